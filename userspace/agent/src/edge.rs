@@ -200,7 +200,7 @@ impl EdgeMetrics {
              them; denied packets are counted one by one.",
         );
         Ok([
-            IntCounterVec::new(packets, &["fate"])?,
+            IntCounterVec::new(packets, &["verdict"])?,
             IntCounterVec::new(by_rule, &["rule", "outcome"])?,
         ])
     }
@@ -222,8 +222,8 @@ impl EdgeMetrics {
             .inspect_err(|e| tracing::error!("cannot read the edge's counters: {e}"))
             .ok()?;
         let [packets, by_rule] = Self::empty().ok()?;
-        for (fate, count) in counters.packets {
-            packets.with_label_values(&[fate.as_str()]).inc_by(count);
+        for (verdict, count) in counters.packets {
+            packets.with_label_values(&[verdict.as_str()]).inc_by(count);
         }
         for count in counters.by_rule {
             by_rule

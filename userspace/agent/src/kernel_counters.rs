@@ -16,7 +16,7 @@ pub struct KernelCounters {
 }
 
 impl KernelCounters {
-    /// Over the data plane, which may have been detached.
+    /// Makes the counters over the data plane, which may have been detached.
     ///
     /// # Errors
     /// Errors are those of [`Metrics::register`](telemetry::Metrics::register).

@@ -196,7 +196,7 @@ pub struct NamespacesGauge {
 }
 
 impl NamespacesGauge {
-    /// Over the outposts; None: for documentation.
+    /// Makes the metrics over the agents of network namespaces. None: for documentation.
     ///
     /// # Errors
     /// None in practice: the name is a constant.

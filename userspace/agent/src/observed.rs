@@ -93,7 +93,7 @@ impl ObservedView {
     }
 }
 
-/// All of this moment; none if not all can be read.
+/// Returns the flows that are observed now; none if not all can be read.
 pub fn flows(dataplane: &SharedDataplane) -> Vec<Untouched> {
     keep(dataplane, |flow, _| flow)
 }
@@ -218,7 +218,7 @@ impl Families {
 }
 
 impl ObservedCounters {
-    /// Over the data plane, which may have been detached.
+    /// Makes the metrics over the data plane, which may have been detached.
     ///
     /// # Errors
     /// Two metrics of one name: a mistake in this file.

@@ -31,7 +31,7 @@ pub struct RememberedGauge {
 }
 
 impl RememberedGauge {
-    /// Over the data plane, which may have been detached.
+    /// Makes the metrics over the data plane, which may have been detached.
     ///
     /// # Errors
     /// None in practice: the name is a constant.

@@ -193,7 +193,7 @@ impl Described {
 }
 
 impl ShortcutCounters {
-    /// Over the data plane, which may have been detached.
+    /// Makes the metrics over the data plane, which may have been detached.
     ///
     /// # Errors
     /// Two metrics of one name: a mistake in this file.

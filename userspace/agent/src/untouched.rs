@@ -22,7 +22,7 @@ pub struct UntouchedView {
 }
 
 impl UntouchedView {
-    /// `why`: what it says of `action` and `path`.
+    /// Makes the view of a flow. `why` explains `action` and `path`.
     pub fn new(flow: &Untouched, action: Action, path: &'static str, why: String) -> Self {
         let process = Some(&flow.process).filter(|p| !p.is_elsewhere());
         Self {

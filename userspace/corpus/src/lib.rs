@@ -33,6 +33,22 @@ pub fn read(archive: &Path) -> io::Result<Inputs> {
     Ok(inputs)
 }
 
+/// Runs every input of a target, whose archive is in `folder`. Returns how many there are. The name of each
+/// is written to standard error first, so that a test shows which one made it panic.
+///
+/// # Errors
+/// As [`read`]; they name the file.
+pub fn replay(folder: &Path, target: &str, run: impl Fn(&[u8])) -> io::Result<usize> {
+    let archive = folder.join(format!("{target}.tar.gz"));
+    let inputs = read(&archive)
+        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", archive.display())))?;
+    for (name, input) in &inputs {
+        eprintln!("{target}: {name}");
+        run(input);
+    }
+    Ok(inputs.len())
+}
+
 /// Writes an archive in place of what is there.
 ///
 /// # Errors

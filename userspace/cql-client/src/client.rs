@@ -84,12 +84,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
             .rows()
     }
 
-    /// The connection and the reader of what comes on it, for whoever goes on with it.
+    /// Returns the connection, and the reader of what comes on it.
     pub fn into_parts(self) -> (S, Incoming) {
         (self.stream, self.conversation.into_incoming())
     }
 
-    /// Sends what is to be sent, and waits for the answer.
+    /// Sends the conversation's output, and waits for the answer.
     async fn answer(&mut self) -> Result<Answer, NoAnswer> {
         let deadline = self.conversation.deadline().ok_or(NoAnswer::NotAsked)?;
         let answer = timeout_at(deadline.into(), self.exchange()).await;

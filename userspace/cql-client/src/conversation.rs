@@ -50,7 +50,7 @@ impl Conversation {
         self.most = most.min(MAX_ANSWER_BYTES);
     }
 
-    /// Asks. What was asked before has to be answered. The bytes are in [`take_output`](Self::take_output).
+    /// Queues a request. The one before has to be answered. The bytes are in [`take_output`](Self::take_output).
     pub fn ask(&mut self, request: &Request<'_>, until: Instant) {
         let frame = request.frame(self.version, STREAM);
         self.output = match self.in_segments {

@@ -39,7 +39,7 @@ enum Asked {
 }
 
 impl<'h> Opening<'h> {
-    /// Begins: the conversation has the STARTUP to send.
+    /// Begins an opening, whose conversation has the STARTUP to send.
     pub fn begin(hello: &'h Hello<'h>, until: Instant) -> (Self, Conversation) {
         let mut conversation =
             Conversation::new(hello.version, hello.compression, MAX_OPENING_BYTES);

@@ -18,7 +18,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::Prepared;
 
-/// One question to a database.
+/// A request to a database.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'r> {
     /// OPTIONS: what the server supports.

@@ -227,7 +227,7 @@ mod tests {
         ints.iter().flat_map(|int| int.to_be_bytes()).collect()
     }
 
-    /// One column of a type, and these rows.
+    /// Makes a result of one column of a type, with these rows.
     fn rows_of(kind: &[u8], rows: i32, cells: &[u8]) -> Vec<u8> {
         let names = b"\0\x02ks\0\x01t\0\x01c";
         let head = ints(&[ROWS, GLOBAL_TABLE, 1]);

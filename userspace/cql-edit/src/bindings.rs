@@ -4,7 +4,7 @@
 use crate::rows::{
     GLOBAL_TABLE, MAX_COLUMNS, METADATA_CHANGED, MORE_PAGES, NO_METADATA, skip_type,
 };
-use cql::wire::Cursor;
+use cql::wire::{Cursor, Header};
 
 /// A column of a table, or the value that is bound to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +33,11 @@ pub struct Bindings<'b> {
 }
 
 impl<'b> Bindings<'b> {
-    /// `at`: behind the result's kind.
-    pub(crate) fn read(version: u8, mut at: Cursor<'b>) -> Option<Self> {
+    /// Reads the bindings of a PREPARED. `at` stands behind the result's kind.
+    pub(crate) fn read(header: &Header, mut at: Cursor<'b>) -> Option<Self> {
+        let version = header.version;
         let id = at.short_bytes()?;
-        if version >= 5 {
+        if header.metadata_id {
             at.short_bytes()?;
         }
         let flags = at.int()?;
@@ -102,6 +103,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn header(version: u8) -> Header {
+        Header::read([version | 0x80, 0, 0, 0, 8, 0, 0, 0, 0]).unwrap()
+    }
+
     fn string(text: &str) -> Vec<u8> {
         [&(text.len() as u16).to_be_bytes()[..], text.as_bytes()].concat()
     }
@@ -128,7 +133,7 @@ mod tests {
     fn values_are_named_and_have_types() {
         for version in [3, 4, 5] {
             let body = body(version);
-            let found = Bindings::read(version, Cursor::new(&body)).unwrap();
+            let found = Bindings::read(&header(version), Cursor::new(&body)).unwrap();
             let spec = |name, kind| Spec {
                 keyspace: "ks",
                 table: "t",
@@ -139,7 +144,7 @@ mod tests {
             assert_eq!(found.keys, if version > 3 { &[0][..] } else { &[] });
             assert_eq!((found.id, &found.result), (&b"id"[..], &None));
             for end in 0..body.len() {
-                let cut = Bindings::read(version, Cursor::new(&body[..end]));
+                let cut = Bindings::read(&header(version), Cursor::new(&body[..end]));
                 assert_eq!(cut, None, "v{version}, {end} bytes");
             }
         }
@@ -148,7 +153,7 @@ mod tests {
     proptest! {
         #[test]
         fn noise_does_no_harm(version in 3_u8..6, noise: Vec<u8>) {
-            let _ = Bindings::read(version, Cursor::new(&noise));
+            let _ = Bindings::read(&header(version), Cursor::new(&noise));
         }
     }
 }

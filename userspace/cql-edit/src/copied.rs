@@ -183,13 +183,13 @@ fn values(at: &mut Cursor<'_>, named: bool) -> Option<Box<[u8]>> {
     Some(begin.get(..begin.len() - at.rest().len())?.into())
 }
 
-/// `None`: malformed.
+/// Reads one statement of a request. None: it is malformed.
 fn one(at: &mut Cursor<'_>, opcode: Opcode, header: &Header) -> Option<Result<Copied, NotCopied>> {
     let what = match opcode {
         Opcode::Query => text(at)?,
         _ => {
             at.short_bytes()?;
-            if header.version >= 5 {
+            if header.metadata_id {
                 at.short_bytes()?; // Of the result's metadata.
             }
             What::Prepared
@@ -288,6 +288,7 @@ mod tests {
             stream: StreamId(1),
             opcode: Some(opcode),
             length: 0,
+            metadata_id: version >= 5,
         }
     }
 

@@ -20,7 +20,7 @@ pub struct Incoming {
     skipping: usize,
 }
 
-/// A response.
+/// A response that has arrived.
 #[derive(Debug)]
 pub struct Came<'a> {
     /// On which stream.
@@ -125,7 +125,7 @@ impl Incoming {
     }
 }
 
-/// Whole frames as they are sent on a v5 connection, as many to a segment as go in.
+/// Puts whole frames into v5 segments, as many to a segment as fit.
 pub fn in_segments_of(compression: Compression, frames: &[u8]) -> Vec<u8> {
     segments::around(compression, frames)
 }

@@ -101,7 +101,7 @@ impl Lane {
     }
 }
 
-/// Frames as a direction has them.
+/// Puts frames into a direction's segments, if it has segments.
 pub(crate) fn in_segments(lane: &Lane, frames: &[u8]) -> Vec<u8> {
     match &lane.segments {
         Some(segments) => segments::around(segments.compression, frames),

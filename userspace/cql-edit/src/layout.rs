@@ -50,7 +50,7 @@ const PREPARE_KEYSPACE: u32 = 0x01;
 /// A QUERY, PREPARE, EXECUTE or BATCH.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// Behind the custom payload.
+    /// The position behind the custom payload.
     pub(crate) proper: usize,
     pub(crate) first: Option<Asked>,
     /// A batch's further ones.
@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Layout {
-    /// `None`: the body is not what its header says.
+    /// Finds the parts of a request's body. None: the body is not what its header says.
     pub(crate) fn of(header: &Header, body: &[u8]) -> Option<Self> {
         let mut reader = Reader {
             whole: body.len(),
@@ -234,7 +234,7 @@ impl Layout {
             }
             Opcode::Execute => {
                 layout.first = Some(reader.id()?);
-                if header.version >= 5 {
+                if header.metadata_id {
                     reader.id()?; // Of the result's metadata.
                 }
                 layout.parameters = Some(reader.parameters(header.version, None)?);
@@ -282,7 +282,7 @@ impl Layout {
                     reader.text()?;
                 } else {
                     reader.id()?;
-                    if header.version >= 5 {
+                    if header.metadata_id {
                         reader.id()?;
                     }
                 }

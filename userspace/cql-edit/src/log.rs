@@ -48,6 +48,8 @@ pub enum Unseen {
     Malformed,
     /// Several requests were out on its stream at once: which response is whose cannot be told.
     Stream,
+    /// The connection has begun with an extension of the protocol that is not known: its frames may look in any way.
+    Extension,
 }
 
 labelled!(Unseen {
@@ -56,6 +58,7 @@ labelled!(Unseen {
     Compression => "compression",
     Malformed => "malformed",
     Stream => "stream",
+    Extension => "extension",
 });
 
 /// The end of a request or a response that was to be suspended.

@@ -145,7 +145,7 @@ pub(crate) fn question(version: u8, stream: StreamId, id: &[u8]) -> Vec<u8> {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer<'b> {
-    /// `keyspace`: the one that the text was prepared in, where the id depends on it.
+    /// The database knows the text. `keyspace`: the one that it was prepared in, where the id depends on it.
     Is {
         keyspace: Option<&'b str>,
         text: &'b [u8],

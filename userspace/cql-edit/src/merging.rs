@@ -80,7 +80,7 @@ impl<'b> Mergeable<'b> {
         let id = at
             .short_bytes()
             .filter(|id| id.len() <= MAX_PREPARED_ID_BYTES)?;
-        if header.version >= 5 {
+        if header.metadata_id {
             at.short_bytes()?; // Of the result's metadata.
         }
         let consistency = Consistency(at.short()?);
@@ -152,6 +152,7 @@ mod tests {
             stream: StreamId(1),
             opcode: Some(Opcode::Execute),
             length: 0,
+            metadata_id: version >= 5,
         }
     }
 

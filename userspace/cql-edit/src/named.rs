@@ -6,6 +6,7 @@
 use crate::response::Response;
 use cql::Opcode;
 use cql::wire::Cursor;
+use cql::wire::Header;
 use cql::wire::behind_prelude;
 
 /// Names that clients are told in place of the database's.
@@ -48,7 +49,7 @@ impl Response<'_> {
             changed: false,
         };
         let read = match self.opcode() {
-            Some(Opcode::Result) => renaming.result(self.header().version),
+            Some(Opcode::Result) => renaming.result(self.header()),
             Some(Opcode::Error) => renaming.error(),
             Some(Opcode::Event) => renaming.event(),
             _ => None,
@@ -143,13 +144,14 @@ impl<'r> Renaming<'r> {
         self.table_of(keyspace)
     }
 
-    fn result(&mut self, version: u8) -> Option<()> {
+    fn result(&mut self, header: &Header) -> Option<()> {
+        let version = header.version;
         match self.int()? {
             ROWS => self.metadata(),
             SET_KEYSPACE => self.keyspace().map(drop),
             PREPARED => {
                 self.short_bytes()?;
-                if version >= 5 {
+                if header.metadata_id {
                     self.short_bytes()?;
                 }
                 let flags = self.int()?;
@@ -261,7 +263,7 @@ mod tests {
 
     use super::*;
     use cql::StreamId;
-    use cql::wire::{Flags, Header};
+    use cql::wire::Flags;
     use proptest::prelude::*;
 
     /// `ks` is longer for clients, and `t` shorter.
@@ -283,6 +285,7 @@ mod tests {
             stream: StreamId(0),
             opcode: Some(opcode),
             length: body.len() as u32,
+            metadata_id: true,
         };
         Response::new(header, Cow::Borrowed(body))
     }

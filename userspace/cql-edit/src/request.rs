@@ -55,7 +55,7 @@ pub struct Request<'a> {
 const MAX_SHORT: usize = u16::MAX as usize;
 
 impl<'a> Request<'a> {
-    /// `None`: the body is not what the header says.
+    /// Reads a request. None: the body is not what the header says.
     pub(crate) fn read(header: Header, body: Cow<'a, [u8]>) -> Option<Self> {
         let layout = Layout::of(&header, &body)?;
         Some(Self {
@@ -114,6 +114,11 @@ impl<'a> Request<'a> {
     /// 3, 4 or 5.
     pub fn version(&self) -> u8 {
         self.header.version
+    }
+
+    /// Whether an EXECUTE has the id of the result's metadata, and a PREPARED too.
+    pub fn has_metadata_id(&self) -> bool {
+        self.header.metadata_id && self.header.version < 5
     }
 
     /// The stream, on which its response will come.

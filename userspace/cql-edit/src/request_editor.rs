@@ -56,7 +56,7 @@ impl RequestState {
     }
 }
 
-/// Requests.
+/// Edits a flow's requests.
 pub(crate) struct RequestEditor<'e> {
     pub(crate) state: &'e mut EditState,
     pub(crate) request_state: &'e mut RequestState,
@@ -151,10 +151,12 @@ impl Frames<Unreadable> for RequestEditor<'_> {
         if !is_looked_at && !self.state.pipeline.iter().any(|step| step.wants(opcode)) {
             return Ok(Plan::Pass);
         }
-        if header.length as usize <= MAX_SEEN_BYTES {
-            return Ok(Plan::See);
-        }
-        Ok(match self.refuse_unseen(header, opcode, Unseen::TooLarge) {
+        let unseen = match header.length as usize <= MAX_SEEN_BYTES {
+            _ if self.state.session.terms.extensions.unknown => Unseen::Extension,
+            true => return Ok(Plan::See),
+            false => Unseen::TooLarge,
+        };
+        Ok(match self.refuse_unseen(header, opcode, unseen) {
             true => Plan::Drop,
             false => Plan::Pass,
         })
@@ -197,6 +199,7 @@ impl Frames<Unreadable> for RequestEditor<'_> {
             }
             opcode => opcode.unwrap_or(Opcode::Options),
         };
+        let header = &self.state.session.terms.extended(header);
         let mut expanded = std::mem::take(&mut self.request_state.expanded);
         let terms = &self.state.session.terms;
         let plain = terms.plain_in(header, body, &mut expanded);
@@ -232,13 +235,16 @@ impl RequestEditor<'_> {
     fn note_handshake(&mut self, opcode: Opcode, header: &Header, body: &[u8]) {
         let session = &mut self.state.session;
         if opcode == Opcode::Startup {
-            session.terms.starts(header, body);
+            let offered = session.offered.as_ref();
+            session.terms.starts(header, body, offered);
             if session.remembers {
                 session.handshake.starts(header, body);
             }
             return;
         }
-        let plain = session.terms.plain(header, body).unwrap_or_default();
+        let plain = session.terms.plain(header, body);
+        let is_read = !session.terms.extensions.unknown;
+        let plain = plain.filter(|_| is_read).unwrap_or_default();
         let caller = &mut session.caller;
         session.login.goes_out(header.stream, &plain, caller);
         let compression = session.terms.compression;
@@ -491,6 +497,10 @@ impl RequestEditor<'_> {
                 Unseen::NoRoom => {
                     Error::Overloaded("the proxy holds back as much as it may".to_owned())
                 }
+                Unseen::Extension => Error::Invalid(
+                    "the proxy's policy does not know a protocol extension that STARTUP asks for"
+                        .to_owned(),
+                ),
                 Unseen::Compression | Unseen::Malformed | Unseen::Stream => {
                     Error::Invalid("the proxy's policy cannot read the request".to_owned())
                 }
@@ -531,7 +541,7 @@ fn asks_to_use(request: &Request<'_>) -> bool {
         })
 }
 
-/// See [`asks_to_use`].
+/// Whether a text may be a USE; see [`asks_to_use`].
 pub(crate) fn may_use(text: &[u8]) -> bool {
     let parsed = parse(text, text.len());
     match parsed.statement.kind {

@@ -157,7 +157,7 @@ impl<'a> Response<'a> {
     /// is another, or malformed.
     pub fn bindings(&self) -> Option<Bindings<'_>> {
         const PREPARED: i32 = 4;
-        Bindings::read(self.header.version, self.result(PREPARED)?)
+        Bindings::read(&self.header, self.result(PREPARED)?)
     }
 
     /// The id that a PREPARE was given.

@@ -13,11 +13,11 @@ use crate::room::Taken;
 use crate::state::EditState;
 use crate::suspended::{Kept, Relayed, Resolution, SuspendSlots, Suspended};
 use crate::terms::{RESULT, Terms};
-use cql::Opcode;
 use cql::wire::compress::MAX_SEEN_BYTES;
 use cql::wire::{Flags, HEADER_BYTES, Header, RESPONSE_BIT};
+use cql::{MAX_SUPPORTED_BYTES, Opcode, offered};
 
-/// Responses.
+/// Edits a flow's responses.
 pub(crate) struct ResponseEditor<'e> {
     pub(crate) state: &'e mut EditState,
     /// The direction's first frame was seen to begin.
@@ -100,6 +100,13 @@ impl ResponseEditor<'_> {
                 false => Plan::Drop,
             });
         }
+        if self.offers(header) {
+            self.state.session.offered = None;
+            return Ok(match header.length as usize <= MAX_SUPPORTED_BYTES {
+                true => Plan::See,
+                false => Plan::Pass,
+            });
+        }
         if self.state.session.terms.startup == Some(header.stream)
             && !self.state.session.terms.accepted
         {
@@ -122,6 +129,7 @@ impl ResponseEditor<'_> {
             return Ok(self.passes_unpaired(header));
         }
         let wanted = match header.opcode {
+            _ if self.state.session.terms.extensions.unknown => false,
             Some(Opcode::Event) => self.state.pipeline.iter().any(|step| step.wants_events()),
             _ => {
                 self.state.pairing.awaited.contains_key(&header.stream)
@@ -140,6 +148,11 @@ impl ResponseEditor<'_> {
         Ok(Plan::See)
     }
 
+    /// Whether it is a SUPPORTED that tells what a STARTUP can ask for.
+    fn offers(&self, header: &Header) -> bool {
+        header.opcode == Some(Opcode::Supported) && !self.state.session.terms.accepted
+    }
+
     /// Shows a frame to those who want to see it.
     fn show(&mut self, header: &Header, frame: &[u8]) -> FrameAction {
         let Some((_, body)) = frame.split_first_chunk::<HEADER_BYTES>() else {
@@ -149,6 +162,11 @@ impl ResponseEditor<'_> {
             self.state.finish_lookup(header, body, self.log);
             return FrameAction::Drop;
         }
+        if self.offers(header) {
+            self.state.session.offered = offered(header, body);
+            return FrameAction::Keep;
+        }
+        let header = &self.state.session.terms.extended(header);
         let is_event = header.opcode == Some(Opcode::Event);
         if !is_event && self.state.pairing.streams.is_unpaired(header.stream) {
             let plain = self.state.session.terms.plain(header, body);

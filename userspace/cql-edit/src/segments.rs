@@ -34,13 +34,13 @@ fn total((header_bytes, header): &(usize, SegmentHeader)) -> usize {
 /// A segment whose checksums are right.
 #[derive(Debug)]
 pub(crate) struct Segment<'a> {
-    /// All of it, as it came.
+    /// The whole segment, as it came.
     pub(crate) raw: Cow<'a, [u8]>,
     /// The range of the payload within the segment.
     carried: Range<usize>,
     /// The payload before compression, if it is compressed: so many bytes in front of these.
     expanded: Option<(usize, Vec<u8>)>,
-    /// Whole frames; otherwise a part of one.
+    /// Whether the segment has whole frames; otherwise it has a part of one.
     pub(crate) self_contained: bool,
 }
 

@@ -66,17 +66,17 @@ pub(crate) struct Sites<'t> {
     pub(crate) batch: Option<Using<'t>>,
     /// The statement is a batch of counters.
     pub(crate) counters: bool,
-    /// By their position: their names, where they have one.
+    /// The names of the markers by position, where they have one.
     pub(crate) markers: Vec<Option<Name<'t>>>,
     /// The places of their tokens, likewise.
     pub(crate) marker_spots: Vec<usize>,
 }
 
-/// A statement.
+/// One statement of a text.
 #[derive(Debug)]
 pub(crate) struct Part<'t> {
     pub(crate) kind: StatementKind,
-    /// By the places of their tokens; the keyspace is there if the text names it.
+    /// The index of the keyspace's token, if the text names it.
     pub(crate) keyspace: Option<usize>,
     pub(crate) table: usize,
     pub(crate) using: Option<Using<'t>>,
@@ -236,7 +236,8 @@ impl<'s, 't> Finding<'s, 't> {
         Some(())
     }
 
-    /// Behind USING. Each of both once: which one of two counts is for the database to know.
+    /// Reads what stands behind USING. None if a TTL or timestamp stands twice: only the database knows which
+    /// counts.
     fn using(&mut self) -> Option<Using<'t>> {
         let start = self.spots.get(self.at.checked_sub(1)?)?.at.start;
         let mut using = Using::default();
@@ -287,7 +288,7 @@ impl<'s, 't> Finding<'s, 't> {
         })
     }
 
-    /// Over the token at hand; notes brackets and markers.
+    /// Moves past the token at hand, and notes brackets and markers.
     fn step(&mut self) -> Option<()> {
         let spot = self.here()?;
         match spot.token {

@@ -18,7 +18,7 @@ use crate::terms::{ERROR, RESULT, Terms};
 use crate::transform::Pipeline;
 use crate::uses::Uses;
 use cql::wire::{Flags, Header, RESPONSE_BIT};
-use cql::{Compression, Opcode};
+use cql::{Compression, Extensions, Offered, Opcode};
 
 /// Some thousand refusals. Whoever does not read them is not read, either.
 const MAX_ANSWERS_BYTES: usize = 256 << 10;
@@ -43,6 +43,8 @@ pub(crate) struct EditState {
 pub(crate) struct SessionFacts {
     pub(crate) caller: Caller,
     pub(crate) terms: Terms,
+    /// The extensions that the server has offered; `None`: that was not seen.
+    pub(crate) offered: Option<Offered>,
     pub(crate) uses: Uses,
     pub(crate) login: Login,
     pub(crate) handshake: Handshake,
@@ -57,7 +59,7 @@ pub(crate) struct SessionFacts {
 pub(crate) struct Pairing {
     /// The responses that somebody wants to see, by stream.
     pub(crate) awaited: Awaited,
-    /// By the stream on which their batch is out.
+    /// The requests of merged batches, by the stream on which the batch is out.
     pub(crate) riders: Riders,
     /// Where responses can be paired with requests at all.
     pub(crate) streams: Streams,
@@ -87,7 +89,9 @@ impl SessionFacts {
                 startup: None,
                 accepted: false,
                 segmented: false,
+                extensions: Extensions::default(),
             },
+            offered: None,
             uses: Uses::default(),
             login: Login::default(),
             handshake: Handshake::default(),

@@ -123,7 +123,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Says it.
+    /// Decides the suspended frame.
     pub fn resolve(mut self, resolution: Resolution) {
         if let Some(sink) = self.sink.take() {
             sink.put(self.number, Some(resolution));
@@ -137,7 +137,7 @@ impl Ticket {
         self.sink.as_ref().is_some_and(|sink| sink.is_read())
     }
 
-    /// Under which it waits, among those of its flow.
+    /// Returns the number under which the frame waits, among those of its flow.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -191,7 +191,7 @@ impl Drop for Ticket {
 /// A flow's suspended frames.
 #[derive(Debug, Default)]
 pub(crate) struct SuspendedFrames {
-    /// None: nothing can be suspended.
+    /// The receiver of decisions. None: nothing can be suspended.
     pub(crate) sink: Option<Arc<dyn CompletionSink>>,
     next: u64,
     bytes: usize,
@@ -291,7 +291,7 @@ impl Kept {
         matches!(self, Self::Changed(_))
     }
 
-    /// All of it.
+    /// Returns the whole frame.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Sent(bytes) | Self::Changed(bytes) => bytes,
@@ -353,7 +353,7 @@ impl<'e> SuspendSlots<'e> {
         })
     }
 
-    /// See [`Request::flow`](super::Request::flow).
+    /// Returns the number of the flow; see [`Request::flow`](super::Request::flow).
     pub(crate) fn flow(&self) -> Option<usize> {
         self.suspended.flow()
     }
@@ -384,13 +384,13 @@ impl SuspendedFrames {
         self.suspended.insert(suspended.permit.number, suspended);
     }
 
-    /// See [`Request::flow`](super::Request::flow).
+    /// Returns the number of the flow; see [`Request::flow`](super::Request::flow).
     pub(crate) fn flow(&self) -> Option<usize> {
         let sink = self.sink.as_ref()?;
         Some(Arc::as_ptr(sink).cast::<()>().addr())
     }
 
-    /// None: it does not wait any more.
+    /// Takes a suspended frame out. None: it does not wait any more.
     pub(crate) fn take(&mut self, number: u64) -> Option<Suspended> {
         let suspended = self.suspended.remove(&number)?;
         self.bytes -= suspended.permit.bytes;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::cutter::FrameAction;
 use cql::wire::compress::{self, MAX_SEEN_BYTES};
 use cql::wire::{Cursor, Flags, HEADER_BYTES, Header};
-use cql::{Compression, Fact, Opcode, StreamId};
+use cql::{Compression, Extensions, Fact, Offered, Opcode, StreamId};
 
 /// Opcodes.
 pub(crate) const ERROR: u8 = 0x00;
@@ -22,6 +22,8 @@ pub(crate) struct Terms {
     pub(crate) accepted: bool,
     /// Both directions travel in segments, from their next frame on.
     pub(crate) segmented: bool,
+    /// The extensions that STARTUP has asked for.
+    pub(crate) extensions: Extensions,
 }
 
 impl Terms {
@@ -31,17 +33,26 @@ impl Terms {
     }
 
     /// A STARTUP is on its way.
-    pub(crate) fn starts(&mut self, header: &Header, body: &[u8]) {
+    pub(crate) fn starts(&mut self, header: &Header, body: &[u8], offered: Option<&Offered>) {
         self.startup = Some(header.stream);
         let mut options = Cursor::new(body);
         if header.flags.any(Flags::CUSTOM_PAYLOAD) && options.skip_bytes_map().is_none() {
             options = Cursor::new(&[]);
         }
+        self.extensions = Extensions::asked_for(options.rest(), offered);
         // One that nobody knows no database accepts; if it did, nothing compressed could be read.
         self.compression = match Compression::asked_for(options.rest()) {
             Some(Fact::Is(compression)) => compression,
             Some(Fact::Open | Fact::Absent) | None => Compression::None,
         };
+    }
+
+    /// A header as it is to be read under the extensions.
+    pub(crate) fn extended(&self, header: &Header) -> Header {
+        Header {
+            metadata_id: header.metadata_id || self.extensions.metadata_id,
+            ..*header
+        }
     }
 
     /// A body as it was before compression.
@@ -66,7 +77,7 @@ impl Terms {
         Some(to)
     }
 
-    /// A frame with another body, as the flow has it.
+    /// Makes the bytes of a frame with another body, compressed as the flow has negotiated.
     pub(crate) fn encoded(
         &self,
         header: &Header,

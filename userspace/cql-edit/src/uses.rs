@@ -36,7 +36,7 @@ impl Uses {
         self.out > 0
     }
 
-    /// `now`: none if it failed.
+    /// Notes the answer to a USE. `now`: the keyspace; None if the USE failed.
     pub(crate) fn comes_back(&mut self, now: Option<&str>, caller: &mut Caller) {
         self.out = self.out.saturating_sub(1);
         if self.out > 0 {

@@ -8,6 +8,8 @@ mod carrying;
 #[cfg(test)]
 mod editing;
 #[cfg(test)]
+mod extensions;
+#[cfg(test)]
 mod guarding;
 #[cfg(test)]
 mod looking_up;

@@ -22,6 +22,8 @@
 //! 5. `flow/details`, `flow/fingerprints`, `trace`: what else a request and its response carry, for a sink that
 //!    asks. `flow/event`, `verdict`: what a sink and a caller are told.
 //!
+//! `extensions`: what a STARTUP asks for beyond the specifications ([`Extensions`]).
+//!
 //! A [`Handshake`] may stand in front of a decoder, until it is known what becomes of the flow. It says how many
 //! bytes may pass, and what it has learned of the [`Session`].
 //!
@@ -36,6 +38,7 @@
 
 #![forbid(unsafe_code)]
 
+mod extensions;
 mod fact;
 mod flow;
 mod handshake;
@@ -50,14 +53,15 @@ mod trace;
 mod verdict;
 pub mod wire;
 
+pub use extensions::{Extensions, MAX_SUPPORTED_BYTES, Offered, offered};
 pub use fact::Fact;
-pub use flow::FlowDecoder;
 pub use flow::details::{
     Answered, Asked, Consistency, Details, Introduction, MAX_TEXT_BYTES, Parameters, Says,
 };
 pub use flow::event::{Anomaly, Completed, ErrorCode, Frame, MAX_FRAME_BODY_BYTES, Sink};
 pub use flow::pending::MAX_IN_FLIGHT;
 pub use flow::prepared::{MAX_PREPARED_ID_BYTES, MAX_PREPARED_STATEMENTS, PreparedStatements};
+pub use flow::{FlowDecoder, MAX_READ_BODY_BYTES, MAX_READ_COMPRESSED_BODY_BYTES};
 pub use handshake::{Handshake, Refusal, Step, refuse_first};
 pub use session::{MAX_FACT_BYTES, Session, Unknowable, is_system_keyspace, plain_user};
 pub use text::analysis::{

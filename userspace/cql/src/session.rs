@@ -59,6 +59,8 @@ pub enum Unknowable {
     Sasl,
     /// An EXECUTE of an id whose PREPARE was not seen.
     UnknownPreparedId,
+    /// STARTUP asks for an extension of the protocol that is not known: bodies may have other layouts.
+    Extension,
     /// A body that is not what its opcode says, or whose text is none that is understood.
     Unreadable,
 }
@@ -76,6 +78,7 @@ labelled!(Unknowable {
     TooLong => "too_long",
     Sasl => "sasl",
     UnknownPreparedId => "unknown_prepared_id",
+    Extension => "extension",
     Unreadable => "unreadable",
 });
 

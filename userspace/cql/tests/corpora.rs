@@ -15,17 +15,9 @@ mod tests {
     #[test]
     fn what_must_hold_holds_for_every_input() {
         for (target, _) in TARGETS {
-            let archive = Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("fuzz/corpus")
-                .join(format!("{target}.tar.gz"));
-            let inputs = corpus::read(&archive)
-                .unwrap_or_else(|error| panic!("{}: {error}", archive.display()));
-            assert!(inputs.len() >= FEW, "{target}: {} inputs", inputs.len());
-            for (name, input) in inputs {
-                // Named if it panics.
-                eprintln!("{target}: {name}");
-                run(target, &input);
-            }
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+            let inputs = corpus::replay(&folder, target, |input| run(target, input)).unwrap();
+            assert!(inputs >= FEW, "{target}: {inputs} inputs");
         }
     }
 

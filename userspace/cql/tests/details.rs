@@ -1,5 +1,6 @@
 //! Details of requests and responses, for a sink that asks for them.
 
+mod extensions;
 mod flow;
 mod rows;
 mod written;

@@ -336,6 +336,45 @@ fn a_denied_flow_in_segments_of_lz4_is_told_in_one() {
 }
 
 #[test]
+fn under_an_extension_that_is_not_known_no_body_is_read() {
+    const SUPPORTED: u8 = 6;
+    let new = "SCYLLA_OF_TOMORROW";
+    for piece in [1, 7, 4096] {
+        for (offered, is_read) in [
+            (None, false),
+            (Some(&["COMPRESSION", new][..]), false),
+            (Some(&["COMPRESSION"][..]), true),
+        ] {
+            let mut peers = Peers::new(4, piece);
+            if let Some(offered) = offered {
+                let mut body = (offered.len() as u16).to_be_bytes().to_vec();
+                for key in offered {
+                    body.extend([string(key), vec![0, 1], string("v")].concat());
+                }
+                peers.client(3, OPTIONS, &[]);
+                peers.server(3, SUPPORTED, &body);
+            }
+            peers.client_bytes(&startup(4, &[("DRIVER_NAME", "d"), (new, "")]));
+            peers.server(0, AUTHENTICATE, b"\0\x01x");
+            peers.client(1, 0x0F, &token(b"\0ann\0secret"));
+            peers.server(1, 0x10, &[255; 4]);
+            assert_eq!(peers.session().driver, is("d"), "STARTUP itself is read");
+            peers.query(2, "SELECT a FROM ks.t");
+            let facts = (&peers.session().user, &peers.session().keyspace);
+            let why = peers.handshake.unknowable();
+            match is_read {
+                true => assert_eq!((facts, why), ((&is("ann"), &is("ks")), &[][..])),
+                false => assert_eq!(
+                    (facts, why),
+                    ((&Fact::Absent, &Fact::Absent), &[Unknowable::Extension][..])
+                ),
+            }
+            assert!(peers.all_passed());
+        }
+    }
+}
+
+#[test]
 fn hostile_values_are_bounded_and_do_not_hold() {
     let long = "x".repeat(300);
     let peers = Peers::started(4, 100, &[("DRIVER_NAME", &long)], READY);

@@ -4,7 +4,10 @@
 use crate::support::kind::kind;
 use crate::support::*;
 use cassandra_protocol::compression::Compression;
-use cql::{Anomaly, FlowDecoder, FramePosition, Framing, NoPosition, Undecodable, Unread, Verdict};
+use cql::{
+    Anomaly, FlowDecoder, FramePosition, Framing, MAX_READ_BODY_BYTES, NoPosition, Undecodable,
+    Unread, Verdict,
+};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use std::sync::Arc;
@@ -346,4 +349,63 @@ fn responses_to_what_was_asked_before_are_no_anomaly() {
     assert_eq!(flow.recorder.statements(), ["select ks after"]);
     assert_eq!(flow.recorder.anomalies(), [] as [Anomaly; 0]);
     assert_eq!(flow.decoder.keyspace(), None);
+}
+
+/// Feeds a response of which only the beginning is there, and the rest by its length.
+fn skipping(version: u8, beginning: usize) -> (Flow, Option<Verdict>) {
+    let mut flow = Flow::started(version);
+    flow.request(1, QUERY, &query(version, "SELECT a FROM t", None));
+    let body = [&[0, 0, 0, 1][..], &vec![7; 200_000]].concat();
+    let response = frame(version | 0x80, 0, 1, RESULT, &body);
+    flow.responses(&response[..beginning]);
+    let rest = response.len() - beginning;
+    let skipped = flow.decoder.skip_responses(0, rest, &mut flow.recorder);
+    (flow, skipped)
+}
+
+#[test]
+fn the_rest_of_a_long_body_may_be_skipped() {
+    let read = 9 + MAX_READ_BODY_BYTES;
+    let (mut flow, skipped) = skipping(4, read);
+    assert_eq!(skipped, Some(Verdict::Continue));
+    let told = Told::Completed(
+        1,
+        "select - t".to_owned(),
+        None,
+        9 + 15 + 4 + 3,
+        9 + 4 + 200_000,
+    );
+    assert_eq!(flow.recorder.told, [told]);
+    // The next frame follows, and more than a body cannot be skipped.
+    assert_eq!(
+        flow.ask(QUERY, &query(4, "SELECT a FROM u", None)),
+        "select - u"
+    );
+    let skipped = flow.decoder.skip_responses(0, 1, &mut flow.recorder);
+    assert_eq!(skipped, None);
+    assert_eq!(
+        flow.ask(QUERY, &query(4, "SELECT a FROM v", None)),
+        "select - v"
+    );
+}
+
+#[test]
+fn what_has_to_be_read_is_not_skipped() {
+    let (flow, skipped) = skipping(4, 100);
+    assert_eq!((skipped, flow.recorder.told.len()), (None, 0));
+    let mut flow = Flow::started(5);
+    assert_eq!(flow.decoder.skip_responses(0, 1, &mut flow.recorder), None);
+}
+
+#[test]
+fn a_flow_in_segments_that_was_joined_can_be_left_again() {
+    let places = |version: u8| FramePosition {
+        framing: Framing::Segments,
+        first: version,
+        ..FramePosition::UNKNOWN
+    };
+    let unread = Unread::at(places(5), places(0x85)).unwrap();
+    let decoder = FlowDecoder::join(Arc::default(), unread);
+    let left = decoder.unread().unwrap();
+    assert_eq!((left.requests, left.responses), (places(5), places(0x85)));
 }

@@ -100,7 +100,7 @@ const SOURCE_HEAD_BITS: u32 = 32;
 pub struct Compiled {
     /// By destination.
     pub targets: Vec<(Prefix<TARGET_BYTES>, RuleSet)>,
-    /// By the network of a client on another host.
+    /// Rules by the network of a client on another host.
     pub sources: Vec<(Prefix<SOURCE_BYTES>, RuleSet)>,
     /// By process name.
     pub processes: Vec<(Prefix<PROCESS_BYTES>, RuleSet)>,
@@ -108,7 +108,7 @@ pub struct Compiled {
     pub uids: Vec<(u32, RuleSet)>,
     /// By cgroup id.
     pub cgroups: Vec<(u64, RuleSet)>,
-    /// By the inode's number of a network namespace.
+    /// Rules by the inode number of a network namespace.
     pub namespaces: Vec<(u32, RuleSet)>,
     /// Rules without a `uid`, `process`, `cgroup`.
     pub any_uid: RuleSet,
@@ -195,7 +195,7 @@ pub fn compile(
         elsewhere: sets.elsewhere,
         incoming_ports: sets.incoming_ports,
         rules: rules.clone().map(|r| (r.kernel_action(), r.fail)).collect(),
-        shortcuts: rules.clone().map(|r| r.shortcut).collect(),
+        shortcuts: rules.clone().map(Rule::skips_tcp).collect(),
         recalls: rules
             .clone()
             .map(|r| r.is_session() && policy.remembers())

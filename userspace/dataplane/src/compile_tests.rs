@@ -9,7 +9,7 @@ use std::{
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
-use policy::{Candidate, Container, ContainerConditions, Glob, SessionConditions};
+use policy::{Candidate, Container, ContainerConditions, Glob, SessionConditions, Shortcut};
 
 /// The cgroups that exist; ids are their places in this list, from 1.
 const CGROUPS: [&str; 4] = ["/", "/a", "/a/b", "/c"];
@@ -225,7 +225,7 @@ fn rules() -> impl Strategy<Value = Rule> {
                     session: SessionConditions::default(),
                     action: Action::Enrich,
                     fail: Fail::Open,
-                    shortcut: false,
+                    shortcut: Shortcut::Neither,
                     remember: None,
                     sample: None,
                     is_mark,
@@ -320,7 +320,7 @@ fn rule_to(n: usize) -> Rule {
         session: SessionConditions::default(),
         action: Action::Deny,
         fail: Fail::Open,
-        shortcut: false,
+        shortcut: Shortcut::Neither,
         remember: None,
         sample: None,
         is_mark: false,

@@ -14,7 +14,7 @@ macro_rules! labelled {
         pub enum $name { $($(#[$vdoc])* $variant = abi::$value as u8),* }
 
         impl $name {
-            /// All of them, in the order of their numbers.
+            /// Every counter, in the order of their numbers.
             pub const ALL: [Self; [$(abi::$value),*].len()] = [$(Self::$variant),*];
 
             /// The value's name as a metric's label.

@@ -289,7 +289,7 @@ impl Latencies {
         self.counts.iter().sum()
     }
 
-    /// All of them together.
+    /// Returns the sum of all latencies.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum_ns)
     }

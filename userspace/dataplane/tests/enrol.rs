@@ -15,6 +15,7 @@ use std::{
 use dataplane::{
     AgentMoved, Application, FlowPosition, Near, Splice, SpliceRefusal, Splicer, cookie,
 };
+use policy::Shortcut;
 use socket2::SockRef;
 
 /// A flow in the agent's hands: client ─ accepted, dialled ─ database.
@@ -64,7 +65,13 @@ impl Flow {
         client: dataplane::SockCookie,
     ) -> Result<Splice, SpliceRefusal> {
         let (accepted, dialled) = (SockRef::from(&self.accepted), SockRef::from(&self.dialled));
-        splices.enrol(accepted, dialled, &Application::Client(client, None), 0)
+        splices.enrol(
+            accepted,
+            dialled,
+            &Application::Client(client, None),
+            Shortcut::Both,
+            0,
+        )
     }
 
     /// The kernel carries bytes both ways, past the agent's sockets.

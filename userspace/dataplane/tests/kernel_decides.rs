@@ -21,7 +21,7 @@ use std::{
 use dataplane::{Attached, ClientAddress, Dataplane, IncomingOptions, Options, host};
 use policy::{
     Action, Candidate, ContainerConditions, Fail, NetnsPattern, Policy, ProcessPattern, Rule,
-    RuleName, SessionConditions, Target,
+    RuleName, SessionConditions, Shortcut, Target,
 };
 use proptest::{
     collection::vec,
@@ -110,7 +110,7 @@ fn rules(
                 session: SessionConditions::default(),
                 action,
                 fail: Fail::Open,
-                shortcut: false,
+                shortcut: Shortcut::Neither,
                 remember: None,
                 sample: None,
                 is_mark: false,

@@ -14,7 +14,7 @@ use std::{
 
 use dataplane::{Application, Arrived, ClientAddr, Held, Near, Netns, Opener, OrigDst, Process};
 use parking_lot::Mutex;
-use policy::{Action, Match, RuleName, Session, SessionKey};
+use policy::{Action, Match, RuleName, Session, SessionKey, Shortcut};
 use serde::Serialize;
 use tls::{Seen, SeenBy, Side, Towards};
 
@@ -317,6 +317,16 @@ impl Flow {
         standing.rule = rule.clone();
         standing.action = Some(action);
         standing.is_left = false;
+    }
+
+    /// Notes whose sockets the rule that decided lets into a sockmap.
+    pub fn opt_in(&self, shortcut: Shortcut) {
+        self.standing().opted_in = shortcut;
+    }
+
+    /// Returns whose sockets the rule that decided lets into a sockmap.
+    pub fn opted_in(&self) -> Shortcut {
+        self.standing().opted_in
     }
 
     /// Notes the pipeline that the flow passes, or that it passes none.

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use dataplane::Near;
-use policy::{Action, RuleName, Session, SessionKey};
+use policy::{Action, RuleName, Session, SessionKey, Shortcut};
 use tls::Seen;
 
 use super::Path;
@@ -16,6 +16,8 @@ pub(super) struct Standing {
     pub(super) rule: RuleName,
     /// The decided action. None while it depends on session facts that are not known yet.
     pub(super) action: Option<Action>,
+    /// The applications whose sockets the rule lets into a sockmap. A mark does not change that.
+    pub(super) opted_in: Shortcut,
     /// The session facts. Only where a session rule may match.
     pub(super) session: Option<Box<Session>>,
     /// The session facts that have to be known to decide the flow.
@@ -40,6 +42,7 @@ impl Standing {
         Self {
             rule,
             action: Some(Action::Enrich),
+            opted_in: Shortcut::Neither,
             session: None,
             waits_for: Vec::new(),
             undecodable: None,

@@ -8,7 +8,7 @@ macro_rules! named {
         pub enum $name { $($(#[$each])* $variant),+ }
 
         impl $name {
-            /// Every one.
+            /// Every behaviour.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// Name on the command line and in reports.

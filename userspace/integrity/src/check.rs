@@ -31,15 +31,15 @@ pub(super) struct Owner {
 /// Faults of one direction of one connection, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Wrong {
-    /// Never came, though later ones did, or the end.
+    /// Bytes that never came, although later ones or the end did.
     pub lost: u64,
-    /// Came again.
+    /// Bytes that came again.
     pub duplicated: u64,
-    /// Came after bytes that they should have come before.
+    /// Bytes that came after later ones.
     pub reordered: u64,
-    /// Belong to another connection, or to the other direction.
+    /// Bytes that belong to another connection, or to the other direction.
     pub foreign: u64,
-    /// Belong to no stream near this one.
+    /// Bytes that belong to no stream near this one.
     pub garbled: u64,
     /// The first breaks, in words.
     pub breaks: Vec<String>,

@@ -36,7 +36,7 @@ pub(super) enum Over {
     Hopeless,
 }
 
-/// One end.
+/// One end of a connection.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) script: Arc<Script>,

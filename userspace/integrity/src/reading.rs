@@ -86,7 +86,7 @@ impl Receiver {
         }
     }
 
-    /// Reads once. `promised`: so many bytes come whether or not this end sends any more.
+    /// Reads once from a socket. `promised`: so many bytes come whether or not this end sends any more.
     pub(super) fn read(&mut self, socket: &TcpStream, blocks: bool, promised: u64) -> Got {
         let want = usize::try_from(self.dice.log(self.read_max)).unwrap_or(SLOW_READ);
         let result = match self.style {

@@ -56,7 +56,7 @@ impl Doing {
     ];
 }
 
-/// One end, as its watcher sees it.
+/// One end of a connection, as its watcher sees it.
 #[derive(Debug)]
 pub(super) struct Watch {
     connection: u64,

@@ -11,6 +11,15 @@ pub enum Decision {
     Undecided,
 }
 
+/// A rule that may turn out to be the first that holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PossibleMatch {
+    /// The match, if the rule is the first that holds.
+    pub met: Match,
+    /// Whether the rule is certain to hold, whatever else becomes known.
+    pub is_certain: bool,
+}
+
 impl Policy {
     /// Whether there is a session rule.
     pub fn names_sessions(&self) -> bool {
@@ -21,16 +30,17 @@ impl Policy {
     /// what was decided.
     pub fn decide(&self, c: &Candidate, session: &Session) -> Decision {
         match self.possible(c, session).next() {
-            Some((met, true)) => Decision::Decided(met),
-            Some((_, false)) => Decision::Undecided,
-            // The default is always possible.
-            None => Decision::Undecided,
+            Some(first) if first.is_certain => Decision::Decided(first.met),
+            // None: never, because the default is always possible.
+            Some(_) | None => Decision::Undecided,
         }
     }
 
     /// The conditions on the session of `c` that have to become known to decide it.
     pub fn waits_for(&self, c: &Candidate, session: &Session) -> Vec<SessionKey> {
-        let possible = self.possible(c, session).filter_map(|(met, _)| met.index);
+        let possible = self
+            .possible(c, session)
+            .filter_map(|possible| possible.met.index);
         let rules = possible.filter_map(|index| self.rules.get(index));
         let mut keys: Vec<SessionKey> = Vec::new();
         for key in rules.flat_map(|rule| rule.session.open(session)) {
@@ -41,23 +51,30 @@ impl Policy {
         keys
     }
 
-    /// The rules that may turn out to be the first that holds, in their order, and of each
-    /// whether it is certain to hold. Only the last one is: what is behind it cannot be met.
+    /// The rules that may turn out to be the first that holds, in their order. Only the last one is
+    /// certain: what is behind it cannot be met.
     pub fn possible(
         &self,
         c: &Candidate,
         session: &Session,
-    ) -> impl Iterator<Item = (Match, bool)> {
+    ) -> impl Iterator<Item = PossibleMatch> {
         let by_rule = self.rules.iter().enumerate().filter_map(|(index, rule)| {
             let held = match rule.miss(c) {
                 Some(_) => Some(false),
                 None => rule.session.hold(session),
             };
-            (held != Some(false)).then(|| (rule.as_match(index, rule.action), held.is_some()))
+            (held != Some(false)).then(|| PossibleMatch {
+                met: rule.as_match(index, rule.action),
+                is_certain: held.is_some(),
+            })
         });
-        let mut certain = false;
+        let default = PossibleMatch {
+            met: self.default_match(c),
+            is_certain: true,
+        };
+        let mut has_ended = false;
         by_rule
-            .chain([(self.default_match(c), true)])
-            .take_while(move |(_, is_certain)| !std::mem::replace(&mut certain, *is_certain))
+            .chain([default])
+            .take_while(move |possible| !std::mem::replace(&mut has_ended, possible.is_certain))
     }
 }

@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
 };
 
-use crate::{Action, Fail, Rule, RuleName, Target};
+use crate::{Action, Fail, Rule, RuleName, Shortcut, Target};
 
 /// Ordered rules, of which the first that holds decides, and a default.
 #[derive(Clone, Debug)]
@@ -109,6 +109,12 @@ impl Policy {
         rule.map_or(self.default_fail, |rule| rule.fail)
     }
 
+    /// The `shortcut` of the rule with this name; where there is no such rule, nobody opted in.
+    pub fn shortcut_of(&self, name: &RuleName) -> Shortcut {
+        let rule = self.rules.iter().find(|rule| rule.name == *name);
+        rule.map_or(Shortcut::Neither, |rule| rule.shortcut)
+    }
+
     /// The default, as a match. The default holds for this host's own connections only: connections from
     /// other hosts are left alone.
     pub(crate) fn default_match(&self, c: &Candidate) -> Match {
@@ -133,7 +139,12 @@ impl Policy {
 
     /// Whether any flow may take the shortcut.
     pub fn shortcuts(&self) -> bool {
-        self.rules.iter().any(|r| r.shortcut)
+        self.rules.iter().any(Rule::skips_tcp)
+    }
+
+    /// Whether any application's socket may enter a sockmap.
+    pub fn opts_in(&self) -> bool {
+        self.rules.iter().any(|r| r.shortcut != Shortcut::Neither)
     }
 
     /// Whether any decision may be remembered.

@@ -42,11 +42,11 @@ pub use containers::{
     Container, ContainerConditions, Glob, MAX_CONTAINER_CONDITIONS, MAX_CONTAINER_TEXT_BYTES,
 };
 pub use covers::Doubt;
-pub use decide::Decision;
+pub use decide::{Decision, PossibleMatch};
 pub use find_containers::MAX_CGROUPS;
 pub use first_match::{Candidate, Match, Policy};
 pub use patterns::{MAX_PROCESS_NAME_BYTES, NETNS, NetnsPattern, ProcessPattern, Target};
-pub use rule::{Action, Fail, Miss, Rule, RuleName};
+pub use rule::{Action, Fail, Miss, Rule, RuleName, Shortcut};
 pub use sample::Sample;
 pub use session::{
     Compression, Fact, MAX_FACT_BYTES, Protocol, Session, SessionConditions, SessionKey,

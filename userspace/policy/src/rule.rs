@@ -89,6 +89,33 @@ impl Fail {
     }
 }
 
+/// The applications whose sockets a rule lets into a sockmap. Without any, the kernel carries none of
+/// the rule's flows past TCP or past the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Shortcut {
+    /// Neither side's.
+    #[default]
+    Neither,
+    /// The client's.
+    Client,
+    /// The database's.
+    Database,
+    /// Both sides'.
+    Both,
+}
+
+impl Shortcut {
+    /// Whether the client's socket may enter a sockmap.
+    pub fn takes_client(self) -> bool {
+        matches!(self, Self::Client | Self::Both)
+    }
+
+    /// Whether the database's socket may enter a sockmap.
+    pub fn takes_database(self) -> bool {
+        matches!(self, Self::Database | Self::Both)
+    }
+}
+
 /// One rule of a policy. An empty list of conditions holds for every connection.
 #[derive(Clone, Debug)]
 pub struct Rule {
@@ -120,8 +147,8 @@ pub struct Rule {
     pub action: Action,
     /// The fate of a flow that the agent cannot serve.
     pub fail: Fail,
-    /// Whether a flow that is left alone may skip TCP where its other end is on this host, too.
-    pub shortcut: bool,
+    /// The applications whose sockets may enter a sockmap.
+    pub shortcut: Shortcut,
     /// The time for which the agent's decision by this rule stands for later connections of the
     /// process to the endpoint. Only with [`Action::Bypass`].
     pub remember: Option<Duration>,
@@ -177,6 +204,12 @@ impl Rule {
     /// Whether the rule has a condition on the session, so that only the agent can tell whether it holds.
     pub fn is_session(&self) -> bool {
         !self.session.is_empty()
+    }
+
+    /// Whether a flow that is left alone may skip TCP where its other end is on this host, too. Of a
+    /// session rule it is in the agent by the time that its rule is known.
+    pub fn skips_tcp(&self) -> bool {
+        self.shortcut == Shortcut::Both && self.action == Action::Bypass
     }
 
     /// Whether the rule holds for some cgroups only.

@@ -191,21 +191,21 @@ pub struct SessionConditions {
 /// A condition on the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionKey {
-    /// `user`
+    /// The user (`user`).
     User,
-    /// `keyspace`
+    /// The keyspace (`keyspace`).
     Keyspace,
-    /// `driver`
+    /// The driver's name (`driver`).
     Driver,
-    /// `driver_version`
+    /// The driver's version (`driver_version`).
     DriverVersion,
-    /// `application`
+    /// The application's name (`application`).
     Application,
-    /// `protocol`
+    /// The protocol's version (`protocol`).
     Protocol,
-    /// `compression`
+    /// The compression (`compression`).
     Compression,
-    /// `tls`
+    /// Whether the client encrypts (`tls`).
     Tls,
 }
 

@@ -64,7 +64,7 @@ prop_compose! {
             session,
             action,
             fail: Fail::Open,
-            shortcut: false,
+            shortcut: Shortcut::Neither,
             remember: None,
             sample: None,
             is_mark: false,
@@ -190,12 +190,12 @@ proptest! {
         // And nothing is put off: undecided means that two sessions which agree in what is
         // known can still end differently, or the same by another rule.
         let possible: Vec<_> = policy.possible(&c, &partly(&whole, open)).collect();
-        prop_assert!(possible.last().is_some_and(|(_, certain)| *certain));
+        prop_assert!(possible.last().is_some_and(|last| last.is_certain));
         prop_assert_eq!(early == Decision::Undecided, possible.len() > 1);
         let Decision::Decided(met) = policy.decide(&c, &whole) else {
             return Err(TestCaseError::fail("undecided with every fact known"));
         };
-        prop_assert!(possible.iter().any(|(m, _)| m.index == met.index));
+        prop_assert!(possible.iter().any(|p| p.met.index == met.index));
     }
 
     #[test]
@@ -227,7 +227,7 @@ fn rule(name: &str, session: SessionConditions, action: Action) -> Rule {
         session,
         action,
         fail: Fail::Closed,
-        shortcut: false,
+        shortcut: Shortcut::Neither,
         remember: None,
         sample: None,
         is_mark: false,
@@ -271,7 +271,7 @@ fn a_later_rule_decides_when_a_session_rule_does_not_hold() {
     };
     let names = |session: &Session| -> Vec<String> {
         let possible = policy.possible(&c, session);
-        possible.map(|(met, _)| met.rule.to_string()).collect()
+        possible.map(|p| p.met.rule.to_string()).collect()
     };
     assert_eq!(decided(&session), None);
     assert_eq!(names(&session), ["encrypted", "alice", "rest"]);

@@ -20,7 +20,7 @@ use dataplane::{
 };
 use flow::Flow;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use policy::RuleName;
+use policy::{RuleName, Shortcut};
 use prometheus::Registry;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use telemetry::Metrics;
@@ -104,6 +104,7 @@ impl Try {
             OrigDst::new(dialled.peer_addr()?),
             RuleName::new("canary"),
         ));
+        flow.opt_in(Shortcut::Both);
         let client_socket = Application::Client(dataplane::cookie(&SockRef::from(&client))?, None);
         let mut relay = Relay::new(None, &flow, &metrics);
         let counters = Counters::Own(Box::new(metrics.clone()));

@@ -81,7 +81,7 @@ impl PartialEq for Share {
 
 impl Eq for Share {}
 
-/// All of it at one moment.
+/// The choice of backends at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// The weights by backend, whatever rules name it.

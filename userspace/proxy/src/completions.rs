@@ -32,7 +32,7 @@ pub(super) struct CompletionReader(Arc<CompletionQueue>);
 #[derive(Debug)]
 pub(super) struct Completion {
     pub number: u64,
-    /// None: nobody will decide any more.
+    /// The decision. None: nobody will decide any more.
     pub resolution: Option<Resolution>,
 }
 

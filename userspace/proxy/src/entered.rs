@@ -51,7 +51,9 @@ impl Entered {
     pub(super) fn new(shared: &Arc<ProxyContext>, newcomer: &Newcomer, permit: FlowPermit) -> Self {
         shared.metrics.flows.open.inc();
         let flow = shared.flows.enter(newcomer);
-        let question = Question::of(newcomer, &shared.policy.borrow()).map(Box::new);
+        let policy = shared.policy.borrow().clone();
+        flow.opt_in(policy.shortcut_of(&newcomer.rule));
+        let question = Question::of(newcomer, &policy).map(Box::new);
         if let Some(question) = &question {
             flow.await_session();
             flow.waits_for(question.waits_for(&Session::default()));

@@ -13,13 +13,13 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The choice of the splice's engine: `agent.splice` in the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Splicing {
-    /// Each flow goes by the first engine that it can go by, of those that work here.
+    /// Each flow whose rule lets the applications' sockets into a sockmap goes by the first engine that
+    /// it can go by, of those that work here.
+    #[default]
     Auto,
     /// All flows go by this engine, if it works here.
     By(Engine),
-    /// No flow is spliced: all are relayed. The default, because every engine enters the
-    /// application's socket into a sockmap.
-    #[default]
+    /// No flow is spliced: all are relayed.
     Off,
 }
 

@@ -446,6 +446,7 @@ impl Gate {
         }
         metrics.sessions.count(&by);
         self.flow.decide(&by);
+        self.flow.opt_in(policy.shortcut_of(&by.rule));
         if is_left {
             self.flow.leave_out_of_sample();
         }
@@ -496,9 +497,12 @@ impl Gate {
 /// Denies a flow by the first rule that could still hold for it.
 fn refused(policy: &Policy, candidate: &Candidate, session: &Session) -> Decision {
     let first = policy.possible(candidate, session).next();
-    first.map_or(Decision::Undecided, |(met, _)| {
+    first.map_or(Decision::Undecided, |first| {
         let action = Action::Deny;
-        Decision::Decided(Match { action, ..met })
+        Decision::Decided(Match {
+            action,
+            ..first.met
+        })
     })
 }
 

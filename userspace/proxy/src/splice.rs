@@ -66,6 +66,13 @@ impl SpliceSource {
             Self::Trial(splices) => return Some(splices.clone()),
             Self::Closed => return None,
         };
+        if !flow.near().is_opted_in(flow.opted_in()) {
+            let refusal = SpliceRefusal::NotOptedIn(flow.near());
+            flow.set_relayed(refusal.to_string());
+            count_refusal(&shared.metrics, &refusal);
+            *self = Self::Closed;
+            return None;
+        }
         match shared.splices.get() {
             Some(Ok(splices)) => return Some(splices.clone()),
             Some(Err(reason)) => {
@@ -78,6 +85,11 @@ impl SpliceSource {
         }
         None
     }
+}
+
+fn count_refusal(metrics: &Metrics, refusal: &SpliceRefusal) {
+    let refusals = &metrics.splice.refusals;
+    refusals.with_label_values(&[refusal.as_str()]).inc();
 }
 
 /// The counters that count a flow's rides.
@@ -287,7 +299,8 @@ impl KernelCarry {
             true => Err(SpliceRefusal::Tls),
             false => {
                 let ends = (SockRef::from(near), SockRef::from(far));
-                splices.enrol(ends.0, ends.1, application, base.from_near)
+                let opted_in = self.flow.opted_in();
+                splices.enrol(ends.0, ends.1, application, opted_in, base.from_near)
             }
         };
         match enrolled {
@@ -306,12 +319,7 @@ impl KernelCarry {
                 self.rest_longer();
             }
             Err(refusal) => {
-                let reason = refusal.as_str();
-                self.counters
-                    .splice
-                    .refusals
-                    .with_label_values(&[reason])
-                    .inc();
+                count_refusal(&self.counters, &refusal);
                 tracing::info!(flow = ?self.flow.id, %refusal, "not spliced");
                 self.flow.set_relayed(format!("refused: {refusal}"));
                 self.source = SpliceSource::Closed;

@@ -43,7 +43,7 @@ static WRITTEN: AtomicU32 = AtomicU32::new(0);
 /// In a policy that an agent starts with, this stands for that folder, which goes with the agent.
 const FOLDER: &str = "$FOLDER";
 
-/// One sample of `/metrics`: its value by its labels, as written there.
+/// The samples of one metric: values by their labels, as `/metrics` writes them.
 pub type Metric = BTreeMap<String, f64>;
 
 /// A running agent. Dropped, it is killed and its pins are removed; a test that leaves any fails.
@@ -61,8 +61,8 @@ pub struct Agent<'a> {
 
 impl<'a> Agent<'a> {
     /// Starts `binary` with this policy (without an `[agent]` section: that is made here;
-    /// `settings` are further lines of it; flows are spliced only if they say how) in `netns`, attached to `cgroup`; waits until it is
-    /// ready.
+    /// `settings` are further lines of it; flows are spliced only if they say how, and then by every rule
+    /// that has them in the agent) in `netns`, attached to `cgroup`; waits until it is ready.
     ///
     /// # Errors
     /// It does not get ready; with what it said.
@@ -94,7 +94,7 @@ impl<'a> Agent<'a> {
         );
         fs::write(folder.path().join("header.toml"), &header)?;
         let policy = policy.replace(FOLDER, &folder.path().display().to_string());
-        let policy = with_fail(&policy);
+        let policy = with_fail(&with_shortcut(&header, &policy));
         fs::write(folder.path().join("policy.toml"), header + &policy)?;
         let file = folder.path().join("policy.toml");
         let log = Arc::default();
@@ -126,7 +126,7 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
-    /// SIGKILL: as a crash.
+    /// Kills the agent by SIGKILL, as a crash would.
     ///
     /// # Errors
     /// It cannot be waited for.
@@ -154,7 +154,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// Sends a signal.
+    /// Sends the agent a signal.
     ///
     /// # Errors
     /// It has ended.
@@ -201,7 +201,8 @@ impl<'a> Agent<'a> {
         let new = self.folder.path().join("new.toml");
         // No two are the same: a file that has not changed is no reload.
         let unique = format!("\n# {}\n", WRITTEN.fetch_add(1, Relaxed));
-        fs::write(&new, header + &with_fail(policy) + &unique)?;
+        let policy = with_fail(&with_shortcut(&header, policy));
+        fs::write(&new, header + &policy + &unique)?;
         Ok(fs::rename(new, self.file())?)
     }
 
@@ -255,7 +256,7 @@ impl<'a> Agent<'a> {
             .collect())
     }
 
-    /// One sample of `/metrics`, 0 when it is not there.
+    /// Returns one sample of `/metrics`, or 0 when it is not there.
     ///
     /// # Errors
     /// It does not answer.
@@ -300,11 +301,40 @@ fn with_fail(policy: &str) -> String {
         "\"throttle\"",
         "\"deny\"",
     ];
-    let is_key = |line: &str| {
-        line.split('=')
-            .next()
-            .is_some_and(|key| key.trim() == "fail")
-    };
+    with_key(policy, "fail = \"open\"", |rule| {
+        PROTECT.iter().any(|step| rule.contains(step))
+    })
+}
+
+/// A policy in which rules that have flows in the agent let them be spliced, where the agent is told how.
+fn with_shortcut(header: &str, policy: &str) -> String {
+    const SESSION: [&str; 8] = [
+        "user =",
+        "keyspace =",
+        "driver =",
+        "driver_version =",
+        "application =",
+        "protocol =",
+        "compression =",
+        "tls =",
+    ];
+    if !header.contains("splice =") || header.contains("splice = \"off\"") {
+        return policy.to_owned();
+    }
+    with_key(policy, "shortcut = true", |rule| {
+        let is_session = rule
+            .lines()
+            .any(|line| SESSION.iter().any(|key| line.starts_with(key)));
+        let is_bypass = rule.contains("action = \"bypass\"");
+        rule.contains("action = \"enrich\"") || (is_bypass && is_session)
+    })
+}
+
+/// Adds a key to the rules of a policy that want it and do not have it.
+fn with_key(policy: &str, line: &str, wants: impl Fn(&str) -> bool) -> String {
+    let name = line.split(' ').next().unwrap_or_default();
+
+    let is_key = |line: &str| line.split('=').next().is_some_and(|key| key.trim() == name);
     let mut rules = policy.split("[[rule]]\n");
     let mut whole = rules.next().unwrap_or_default().to_owned();
     for rule in rules {
@@ -312,8 +342,8 @@ fn with_fail(policy: &str) -> String {
         let end = rule.find("\n[").map_or(rule.len(), |at| at + 1);
         let (own, rest) = rule.split_at(end);
         whole.push_str(own);
-        if PROTECT.iter().any(|step| own.contains(step)) && !own.lines().any(is_key) {
-            whole.push_str("\nfail = \"open\"\n");
+        if wants(own) && !own.lines().any(is_key) {
+            whole.push_str(&format!("\n{line}\n"));
         }
         whole.push_str(rest);
     }

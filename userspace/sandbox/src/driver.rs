@@ -61,7 +61,7 @@ impl Client {
         Ok(Self { session, select })
     }
 
-    /// One request; whether it was answered with an error, which each [`ERROR_EVERY`]th is.
+    /// Sends a request, and returns whether it was answered with an error, as each [`ERROR_EVERY`]th is.
     async fn ask(&self, number: usize) -> anyhow::Result<bool> {
         if number.is_multiple_of(ERROR_EVERY) {
             let absent = "SELECT v FROM ks.absent WHERE k = 1";

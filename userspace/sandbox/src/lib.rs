@@ -32,7 +32,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Makes one. Needs root.
+    /// Makes a sandbox. Needs root.
     ///
     /// # Errors
     /// The host has no cgroup2, or this is not root.

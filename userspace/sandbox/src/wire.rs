@@ -47,7 +47,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Rates of faults of one direction's TCP packets, each in 1,000.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Never arrive.
+    /// Packets that never arrive.
     pub lost: u32,
     /// Arrive twice, the second one at once or late.
     pub doubled: u32,
@@ -78,7 +78,7 @@ pub struct Wire {
     thread: Option<JoinHandle<()>>,
 }
 
-/// One direction.
+/// One direction of a wire.
 #[derive(Debug, Default)]
 struct End {
     faults: Faults,
@@ -166,7 +166,7 @@ impl Drop for Wire {
     }
 }
 
-/// Whole frames, also those to other addresses, of one device.
+/// Opens a socket for whole frames of one device, also those to other addresses.
 fn packet_socket(name: &str) -> anyhow::Result<OwnedFd> {
     let socket = socket(
         AddressFamily::Packet,

@@ -22,6 +22,7 @@ mod debug;
 mod duration;
 pub mod effect;
 pub mod effects;
+mod fenced;
 mod fields;
 pub mod fold;
 mod followed;

@@ -8,6 +8,7 @@ use telemetry::Metrics;
 use crate::{
     cache::{CacheMetrics, Caches},
     coalesce::CoalesceMetrics,
+    fenced,
     fold::{FoldMetrics, Folds},
     frames::FrameMetrics,
     journal::{JournalMetrics, Journals},
@@ -51,6 +52,7 @@ impl Services {
     /// # Errors
     /// Two metrics of one name.
     pub fn register(registry: &Registry, agents: &Metrics) -> prometheus::Result<Self> {
+        fenced::register(registry)?;
         Ok(Self {
             journals: Journals::new(JournalMetrics::register(registry)?),
             collectors: Collectors::new(TraceMetrics::register(registry)?),

@@ -32,8 +32,8 @@ impl Common {
             ..Session::default()
         };
         let possible = policy.possible(flow, &session);
-        let enriching = possible.filter(|(met, _)| met.action == Action::Enrich);
-        let names: Vec<RuleName> = enriching.map(|(met, _)| met.rule).collect();
+        let enriching = possible.filter(|p| p.met.action == Action::Enrich);
+        let names: Vec<RuleName> = enriching.map(|p| p.met.rule).collect();
         Self::of_these(rules, &names)
     }
 

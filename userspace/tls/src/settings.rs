@@ -8,9 +8,9 @@ use serde::Deserialize;
 /// The settings `tls` and `upstream_tls` of a rule, of which at least one is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// `tls`
+    /// How TLS ends in the agent (`tls`).
     pub accept: Option<Accepting>,
-    /// `upstream_tls`
+    /// How TLS begins towards the databases (`upstream_tls`).
     pub dial: Option<Dialling>,
 }
 

@@ -147,7 +147,7 @@ struct Visitor {
     is_local: bool,
 }
 
-/// One request and its answer. A connection that could stay for another one would be idle most of the time.
+/// Serves one request of a connection. A connection that could stay for another one would be idle most of the time.
 async fn converse(stream: Box<dyn Stream>, place: Place, routes: Router, refused: IntCounterVec) {
     let sent_away = place.sent_away();
     let served = http1::Builder::new()

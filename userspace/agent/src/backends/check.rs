@@ -7,7 +7,7 @@ use tokio::time;
 
 use super::health_check::HealthCheck;
 
-/// Checks once.
+/// Checks a backend once.
 ///
 /// # Errors
 /// Why it has failed, for people.

@@ -186,7 +186,7 @@ impl Owner {
         self.learn(backend, began, result);
     }
 
-    /// `began`: when what told it did.
+    /// Notes the result of a check or dial that began at `began`.
     fn learn(&mut self, backend: SocketAddr, began: Instant, result: Result<(), String>) {
         let settings = self.settings.borrow().clone();
         let Some(member) = self.members.get_mut(&backend) else {

@@ -117,7 +117,7 @@ impl BackendMetrics {
         Ok(own)
     }
 
-    /// Makes them show up: for documentation.
+    /// Gives each metric a first sample, so that the documentation sees it.
     pub fn declare_for_docs(&self) {
         self.up.with_label_values(&[""]);
         self.weight.with_label_values(&[""]);
@@ -158,7 +158,7 @@ pub struct BalancedCounters {
 }
 
 impl BalancedCounters {
-    /// Over the data plane, which may have been detached.
+    /// Makes the counters over the data plane, which may have been detached.
     ///
     /// # Errors
     /// None in practice: the name is a constant.

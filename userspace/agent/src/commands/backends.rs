@@ -11,7 +11,7 @@ use super::{
     table,
 };
 
-/// Lists them.
+/// Lists the backends.
 ///
 /// # Errors
 /// No agent answers.
@@ -65,7 +65,7 @@ fn state(backend: &Value) -> String {
     }
 }
 
-/// Gives an order for one.
+/// Sends an operator's order for one backend.
 ///
 /// # Errors
 /// There is no such backend, or no agent answers.

@@ -9,8 +9,8 @@ use std::{
 
 use dataplane::host;
 use policy::{
-    Candidate, Compression, Container, Fact, Match, NetnsPattern, Protocol, Rule, Session,
-    SessionKey,
+    Candidate, Compression, Container, Fact, Match, NetnsPattern, PossibleMatch, Protocol, Rule,
+    Session, SessionKey,
 };
 use serde_json::{Value, json};
 use tls::{Common, TlsRules};
@@ -201,7 +201,7 @@ fn explain(
     let at_connect = policy.first_match(candidate);
     let possible: Vec<Possible> = policy
         .possible(candidate, session)
-        .map(|(met, _)| {
+        .map(|PossibleMatch { met, .. }| {
             let rule = met.index.and_then(|index| policy.rules.get(index));
             let open = rule.map(|rule| rule.session.open(session).collect());
             Possible {

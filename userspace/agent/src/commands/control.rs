@@ -14,7 +14,7 @@ use super::endpoint::connect;
 /// The agent waits a second for its flows.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One request; the answer, or what the agent has to say against it.
+/// Sends a request to the control socket, and returns the agent's answer.
 ///
 /// # Errors
 /// No agent answers, this is not root, or the agent refuses.

@@ -71,7 +71,7 @@ pub(super) fn get(admin: &Endpoint, path: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8(body)?)
 }
 
-/// Read as a list.
+/// Reads the answer to a request at the admin interface as a list.
 pub(super) fn list(admin: &Endpoint, text: &str) -> anyhow::Result<Vec<Value>> {
     serde_json::from_str(text).with_context(|| {
         format!("what answers at {admin} is not an underpass agent: check --admin")

@@ -116,7 +116,7 @@ fn summary(answer: &Value) -> String {
     format!("{}; {later}{lasting}", said.join(", "))
 }
 
-/// Lists them.
+/// Lists the marks.
 ///
 /// # Errors
 /// No agent answers.
@@ -149,7 +149,7 @@ pub fn list(json: bool, control: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes one back.
+/// Takes a mark back.
 ///
 /// # Errors
 /// There is none of this number, or no agent answers.

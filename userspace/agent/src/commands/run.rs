@@ -1,4 +1,12 @@
 //! `underpass run`.
+//!
+//! - `early`: what is made and attached before the tasks run.
+//! - `limits`: what the host allows of what the file asks for.
+//! - `splicing`: the splice's trial, and the keeper.
+
+mod early;
+mod limits;
+mod splicing;
 
 use std::{
     path::{Path, PathBuf},
@@ -7,63 +15,46 @@ use std::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, bail};
-use dataplane::{
-    Answers, Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, Holds, IncomingListener,
-    MAX_NAMESPACES, NetnsAgents, NewNetnsListeners, Options, ProbeResult, Remembered,
-    ServeRequests, Splicer,
-    backends::{Probe, Severed},
-    host,
-};
-use flow::{CloseReason, Flows};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use dataplane::{Dataplane, IncomingListener, Splicer};
+use flow::Flows;
 use policy::Policy;
-use prometheus::{IntCounterVec, Registry};
 use proxy::{
-    self, Admission, Choice, IncomingListeners, ProxyContext, STRAGGLERS,
-    keeper::{self, Adopted, Keeper},
-    paths::{self, PathsAvailable, Splicing},
+    self, Admission, Choice, ProxyContext,
+    paths::{PathsAvailable, Splicing},
 };
-use steps::{
-    Services,
-    pipelines::{PipelineMetrics, Pipelines},
-};
-use telemetry::Metrics;
+use steps::pipelines::Pipelines;
 use tls::TlsRules;
 use tokio::{
     runtime,
-    signal::unix::{Signal, SignalKind, signal},
-    sync::{mpsc, oneshot, watch},
+    signal::unix::Signal,
+    sync::{mpsc, watch},
 };
 use tracing_subscriber::EnvFilter;
 
+use self::{
+    early::{Attachment, Doors, Early, Signals, Taken, attach},
+    limits::allow_flows,
+    splicing::{keep, splice},
+};
 use crate::{
     admin::{self, Admin},
-    backends::{self, BackendMetrics, Backends, BalancedCounters, HealthCheck},
+    backends::{self, Backends, HealthCheck},
     config::Config,
     confine,
-    containers::{ContainerMetrics, Watch},
+    containers::Watch,
     control::{Control, Heard, Told},
-    edge::{self, EdgeControl, EdgeMetrics, SharedEdge},
+    edge::{self, SharedEdge},
     incoming,
-    kernel_counters::KernelCounters,
     marks::{self, Desk},
     namespaces::{self, NamespacesGauge},
-    observed::{ObservedCounters, SharedDataplane},
-    remembered::RememberedGauge,
-    shortcuts::{self, ShortcutCounters},
-    socket_file::{Door, SocketFile},
+    observed::SharedDataplane,
+    shortcuts,
+    socket_file::SocketFile,
 };
-
-/// Descriptors for everything that is not one of `max_flows`: listeners, maps, programs, logs,
-/// the admin interface, checks of backends, flows that arrive while the hook is being told, and those that are on their
-/// way to the keeper.
-const OTHER_DESCRIPTORS: u64 =
-    256 + (backends::MAX_CHECKED + 2 * (STRAGGLERS + keeper::WAITING)) as u64;
 
 /// A journal's disk, and a collector of spans, are waited for at most this long when the agent ends.
 const FINISH: Duration = Duration::from_secs(2);
@@ -104,173 +95,6 @@ async fn serve(file: &Path, mut config: Config, max_flows: usize) -> anyhow::Res
     Serving::assemble(file, config, doors, early, attached)?
         .run()
         .await
-}
-
-/// Signals and sockets, from before anything is attached: so that a signal is never one that kills, and a port
-/// in use is found before the host is touched.
-struct Doors {
-    signals: Signals,
-    admin: admin::Listeners,
-    control: SocketFile,
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangups: Signal,
-}
-
-impl Doors {
-    async fn open(config: &Config) -> anyhow::Result<Self> {
-        Ok(Self {
-            signals: Signals {
-                terminate: signal(SignalKind::terminate())?,
-                interrupt: signal(SignalKind::interrupt())?,
-                hangups: signal(SignalKind::hangup())?,
-            },
-            admin: admin::Listeners::bind(config).await?,
-            control: SocketFile::bind(Door::Control, &config.control)?,
-        })
-    }
-}
-
-/// All that can fail before the host is touched.
-struct Early {
-    options: Options,
-    max_flows: usize,
-    /// The dataplane, once it is attached.
-    attached: SharedDataplane,
-    registry: Registry,
-    backend_metrics: BackendMetrics,
-    edge: SharedEdge,
-    edge_control: EdgeControl,
-    metrics: Metrics,
-    pipeline_metrics: PipelineMetrics,
-    refused: IntCounterVec,
-    services: Arc<Services>,
-    tls: TlsRules,
-    available: PathsAvailable,
-    container_metrics: ContainerMetrics,
-    containers: Watch,
-}
-
-impl Early {
-    async fn make(config: &mut Config, max_flows: usize) -> anyhow::Result<Self> {
-        let options = options(config)?;
-        let attached = SharedDataplane::default();
-        let registry = Registry::new();
-        registry.register(Box::new(KernelCounters::new(attached.clone())?))?;
-        registry.register(Box::new(ObservedCounters::new(attached.clone())?))?;
-        registry.register(Box::new(ShortcutCounters::new(attached.clone())?))?;
-        registry.register(Box::new(RememberedGauge::new(attached.clone())?))?;
-        registry.register(Box::new(BalancedCounters::new(attached.clone())?))?;
-        let backend_metrics = BackendMetrics::register(&registry)?;
-        let edge = SharedEdge::default();
-        registry.register(Box::new(EdgeMetrics::new(edge.clone())?))?;
-        let edge_control =
-            EdgeControl::new(edge.clone(), config.pins.clone(), config.max_forwarded);
-        let metrics = Metrics::register(&registry, &CloseReason::labels())?;
-        let pipeline_metrics = PipelineMetrics::register(&registry)?;
-        let refused = admin::register(&registry)?;
-        let services = Arc::new(Services::register(&registry, &metrics)?);
-        config.pipelines.open(&services)?;
-        let tls = TlsRules::load(&config.tls)?;
-        let available = PathsAvailable::register(&registry)?;
-        let container_metrics = ContainerMetrics::register(&registry)?;
-        let containers = Watch::new(
-            &config.containers,
-            &mut config.policy,
-            container_metrics.clone(),
-        )
-        .await;
-        Ok(Self {
-            options,
-            max_flows,
-            attached,
-            registry,
-            backend_metrics,
-            edge,
-            edge_control,
-            metrics,
-            pipeline_metrics,
-            refused,
-            services,
-            tls,
-            available,
-            container_metrics,
-            containers,
-        })
-    }
-}
-
-/// The kernel's part of what tasks work with.
-struct Taken {
-    entrances: IncomingListeners,
-    holds: Holds,
-    netns_agents: Arc<NetnsAgents>,
-    serve_requests: ServeRequests,
-    splices: Result<(Splicer, Calls), String>,
-    settle: mpsc::Sender<NewNetnsListeners>,
-}
-
-/// Where everything is that the tasks have in common.
-struct Attachment {
-    taken: Taken,
-    answers: Answers,
-    remembered: Arc<Remembered>,
-    probes: (Probe, Severed),
-    give_listener: mpsc::UnboundedSender<IncomingListener>,
-}
-
-/// Attaches to the kernel, and then to the interfaces.
-fn attach(config: &Config, early: &mut Early) -> anyhow::Result<Attachment> {
-    let Attached {
-        dataplane,
-        listeners,
-        holds,
-        netns_agents,
-        serve_requests,
-        answers,
-        incoming_listeners,
-        remembered,
-        splices,
-        probe,
-        severed,
-    } = Dataplane::attach(&early.options, &config.policy)?;
-    *early
-        .attached
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
-    early.services.caches.dial_by(probe);
-    early.services.folds.dial_by(probe);
-    early.services.mirrors.dial_by(probe);
-    // Beneath the pins, which are ours alone by now.
-    if let Err(error) = early.edge_control.apply(&config.xdp, &config.policy) {
-        stop(&early.attached)?;
-        return Err(error);
-    }
-    let (settle, settled) = mpsc::channel(MAX_NAMESPACES);
-    let (give_listener, given_listeners) = mpsc::unbounded_channel();
-    let mut incoming_listeners = incoming_listeners.into_iter();
-    incoming_listeners.try_for_each(|listener| give_listener.send(listener))?;
-    Ok(Attachment {
-        taken: Taken {
-            entrances: IncomingListeners {
-                listeners,
-                incoming_listeners: given_listeners,
-                settled,
-            },
-            holds,
-            netns_agents,
-            serve_requests,
-            splices,
-            settle,
-        },
-        answers,
-        remembered,
-        probes: (probe, severed),
-        give_listener,
-    })
 }
 
 /// The tasks of a running agent, before they run.
@@ -494,24 +318,6 @@ async fn told_to_stop(
     Ok(signal)
 }
 
-/// Starts the keeper, which outlives the agent with the flows that the kernel carries.
-fn keep(
-    control: &Path,
-    shared: &ProxyContext,
-    splices: &Splicer,
-    give: &mpsc::UnboundedSender<Adopted>,
-) {
-    match Keeper::start(control, &shared.metrics, give.clone()) {
-        Ok(keeper) => {
-            keeper.has(splices);
-            drop(shared.keeper.set(keeper));
-        }
-        Err(error) => {
-            tracing::warn!(%error, "cannot start the keeper: spliced flows will end with this agent");
-        }
-    }
-}
-
 /// The receivers of what is in force, for flows.
 struct InForce {
     policy: watch::Receiver<Arc<Policy>>,
@@ -546,69 +352,6 @@ fn tell(
     (told, in_force)
 }
 
-/// Tries the splice out, and from then on has flows take it.
-async fn splice(
-    shared: &ProxyContext,
-    splices: Result<(Splicer, Calls), String>,
-    splicing: Splicing,
-    available: PathsAvailable,
-    mut start_keeper: impl FnMut(&Splicer),
-) -> std::io::Result<()> {
-    if splicing == Splicing::Off {
-        let _ = shared.splices.set(Err("the file says so".into()));
-        return std::future::pending().await;
-    }
-    let (splices, calls) = match splices {
-        Ok(both) => both,
-        Err(reason) => {
-            let _ = shared.splices.set(Err(reason.clone()));
-            available.note(&ProbeResult {
-                path: "splice".into(),
-                took: Duration::ZERO,
-                failure: Some(reason),
-            });
-            return std::future::pending().await;
-        }
-    };
-    let try_out = async {
-        let (mut working, mut failures) = (Vec::new(), Vec::new());
-        for down in splicing.engines() {
-            let tried = paths::try_engine(&splices, down).await;
-            available.note(&tried);
-            match tried.failure {
-                None => working.push(down),
-                Some(reason) => failures.push(reason),
-            }
-        }
-        let outcome = match working.as_slice() {
-            [] => Err(failures.join("; ")),
-            some => {
-                let splices = splices.by(some);
-                start_keeper(&splices);
-                Ok(splices)
-            }
-        };
-        drop(shared.splices.set(outcome));
-        std::future::pending().await
-    };
-    tokio::select! {
-        ended = on_its_own_thread(calls) => ended,
-        never = try_out => never,
-    }
-}
-
-/// A flow that has called waits: nothing else may keep its call from it.
-async fn on_its_own_thread(calls: Calls) -> std::io::Result<()> {
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let (done, ended) = oneshot::channel();
-    thread::Builder::new()
-        .name("calls".into())
-        .spawn(move || drop(done.send(runtime.block_on(calls.run()))))?;
-    ended.await.map_err(std::io::Error::other)?
-}
-
 /// On purpose: hooks go, whatever a rule's `fail`; the edge stays. A crash leaves them all.
 fn stop(dataplane: &Mutex<Option<Dataplane>>) -> anyhow::Result<()> {
     let attached = dataplane
@@ -619,53 +362,6 @@ fn stop(dataplane: &Mutex<Option<Dataplane>>) -> anyhow::Result<()> {
         attached.detach()?;
     }
     Ok(())
-}
-
-fn options(config: &Config) -> anyhow::Result<Options> {
-    let cgroup = match &config.cgroup {
-        Some(path) => path.clone(),
-        None => host::cgroup2_root()?
-            .context("no cgroup2 is mounted: run `mount -t cgroup2 none /sys/fs/cgroup/unified`")?,
-    };
-    Ok(Options {
-        cgroup,
-        pins: config.pins.clone(),
-        incoming: config.incoming.clone(),
-        max_namespaces: max_namespaces(config.max_namespaces),
-        taken: edge::taken(&config.xdp, &config.policy),
-    })
-}
-
-/// None where callers could not be found.
-fn max_namespaces(wanted: usize) -> usize {
-    if wanted > 0 && !host::sees_every_process() {
-        tracing::warn!(
-            "other network namespaces are not served: the agent does not see their processes; run it in the host's PID namespace"
-        );
-        return 0;
-    }
-    wanted
-}
-
-/// Two for each flow. Returns how many flows there may be: fewer than asked for where the
-/// host does not give that many descriptors.
-fn allow_flows(wanted_flows: usize, namespaces: usize) -> anyhow::Result<usize> {
-    let others = OTHER_DESCRIPTORS + (namespaces * DESCRIPTORS_PER_NAMESPACE) as u64;
-    let wanted = wanted_flows as u64 * 2 + others;
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let raised = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted)).is_ok();
-    if raised {
-        return Ok(wanted_flows);
-    }
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
-    let fit = (hard.saturating_sub(others) / 2) as usize;
-    if fit < wanted_flows {
-        tracing::warn!(
-            "max_flows is {fit} instead of {wanted_flows}: only {hard} descriptors are allowed \
-             (raise LimitNOFILE)"
-        );
-    }
-    Ok(fit.clamp(1, wanted_flows))
 }
 
 pub(super) fn log_to_stderr() {

@@ -81,7 +81,7 @@ pub(super) fn bounded(rules: &[Spanned<RawRule>]) -> Result<(), Flaw> {
     Ok(())
 }
 
-/// None: it is more than one address, or has no port.
+/// Tells whether a virtual address is an IPv6 one. None: the target is more than one address, or has no port.
 fn virtual_is_ipv6(target: &Target) -> Option<bool> {
     let network = target.network?;
     let is_one = network.prefix_len() == network.max_prefix_len();

@@ -46,7 +46,7 @@ pub(super) const SPLICES: [(&str, Splicing); 4] = [
     ("off", Splicing::Off),
 ];
 
-/// More would only wait for each other; eight carry a 10 Gbit/s link.
+/// Most threads that carry flows. More would only wait for each other; eight carry a 10 Gbit/s link.
 pub(super) const MAX_WORKERS: usize = 64;
 
 /// Values of `health.established`.
@@ -61,7 +61,7 @@ pub(super) const CLIENT_ADDRESSES: [(&str, ClientAddress); 2] = [
     ("agent", ClientAddress::Agent),
 ];
 
-/// More would be a mistake: every request passes all of them.
+/// Most steps of a pipeline. Every request passes all of them, so more would be a mistake.
 pub(super) const MAX_STEPS: usize = 32;
 
 /// Bounds of `p99_ms`: below, the clock's steps show; above, a driver has given up.
@@ -79,7 +79,7 @@ pub(super) const FORWARDS: [(&str, Forward); 3] = [
 /// `IFNAMSIZ` of netdevice(7), without its end.
 pub(super) const MAX_NAME_BYTES: usize = 15;
 
-/// More is no limit.
+/// Most SYNs a second that a limit can name. More would be no limit.
 pub(super) const MAX_SYN_RATE: usize = 10_000_000;
 
 /// Values of `xdp.mode`.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::backends::{HealthCheck, longest_timeout};
 
-/// More often, and checks would be load; less often, and nobody would call it watched.
+/// Shortest interval between checks. More checks would be a load of their own.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 /// A backend that has to prove itself for longer is better drained.

@@ -24,6 +24,7 @@ mod sample;
 mod schema;
 mod selector;
 mod session;
+mod shortcut;
 mod tls;
 mod trigger;
 mod value;

@@ -5,7 +5,7 @@ use std::{collections::HashSet, path::PathBuf, thread};
 use dataplane::{DEFAULT_PINS, MAX_NAMESPACES, edge};
 use policy::{
     Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule,
-    RuleName, SessionConditions,
+    RuleName, SessionConditions, Shortcut,
 };
 use proxy::paths::Splicing;
 use steps::pipelines::Pipelines;
@@ -20,7 +20,7 @@ use super::{
     error::Flaw,
     health, incoming, network, pipeline, protective,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
-    remember, sample, session, tls, trigger,
+    remember, sample, session, shortcut, tls, trigger,
     value::{absolute, expected, one_of, socket_path, whole},
     xdp,
 };
@@ -158,7 +158,7 @@ fn policy(
     })
 }
 
-/// `asks`: a rule so far has a condition on the session.
+/// Reads a rule. `asks`: an earlier rule has a condition on the session.
 pub(super) fn rule(
     mut raw: RawRule,
     names: &mut HashSet<String>,
@@ -216,9 +216,9 @@ pub(super) fn rule(
         fail: raw
             .fail
             .map_or(Ok(Fail::Open), |text| one_of("rule.fail", &text, &FAILS))?,
-        shortcut: raw
-            .shortcut
-            .map_or(Ok(false), |wanted| shortcut(&wanted, action, is_session))?,
+        shortcut: raw.shortcut.map_or(Ok(Shortcut::Neither), |wanted| {
+            shortcut::of(&wanted, action)
+        })?,
         remember: raw
             .remember
             .map(|lasts| remember::lasts(&lasts, action, *asks))
@@ -227,24 +227,6 @@ pub(super) fn rule(
             .sample
             .map_or(Ok(None), |fraction| sample::of(&fraction, action))?,
     })
-}
-
-/// Bytes that take it pass no hook that could read them, and no agent.
-fn shortcut(wanted: &Spanned<bool>, action: Action, is_session: bool) -> Result<bool, Flaw> {
-    if *wanted.get_ref() && is_session {
-        let message = "rule.shortcut: expected a rule without keys of the session: a flow takes \
-                       the shortcut from connect() on, or not at all; found such keys";
-        return Err(Flaw::new(wanted.span(), message));
-    }
-    if *wanted.get_ref() && action != Action::Bypass {
-        let message = format!(
-            "rule.shortcut: expected `action = \"bypass\"`, because bytes that take the shortcut \
-             cannot be read; found action {:?}",
-            action.as_str()
-        );
-        return Err(Flaw::new(wanted.span(), message));
-    }
-    Ok(*wanted.get_ref())
 }
 
 fn uid(uid: &Spanned<i64>) -> Result<u32, Flaw> {
@@ -291,7 +273,7 @@ fn action(key: &str, text: &Spanned<String>) -> Result<Action, Flaw> {
     )
 }
 
-/// By the time that the session is known, the flow is in the agent: it cannot be observed.
+/// Reads a rule's action. A session rule cannot observe, because its flow is in the agent when the session is known.
 fn rule_action(text: &Spanned<String>, session: &SessionConditions) -> Result<Action, Flaw> {
     let action = action("rule.action", text)?;
     match session.named().next() {

@@ -310,7 +310,7 @@ fn names() -> String {
     all.concat().join(", ")
 }
 
-/// `encrypts`: what goes to the rule's databases is to be.
+/// Reads a step. `encrypts`: the rule encrypts what goes to its databases.
 fn step(raw: &Spanned<Table>, encrypts: bool) -> Result<Step, Flaw> {
     let flaw = |message: String| Flaw::new(raw.span(), format!("rule.pipeline: {message}"));
     let table = raw.get_ref();

@@ -47,7 +47,7 @@ pub(super) fn check(rules: &[Spanned<RawRule>]) -> Result<Vec<String>, Flaw> {
     Ok(escapes)
 }
 
-/// In words, what of a policy is probably not meant.
+/// Describes what in a policy is probably not meant.
 pub(super) fn doubts(policy: &Policy) -> impl Iterator<Item = String> {
     policy.doubts().into_iter().map(|doubt| match doubt {
         Doubt::Hidden { rule, by } => {

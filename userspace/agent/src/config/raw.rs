@@ -124,13 +124,12 @@ pub(super) struct RawAgent {
     /// Threads that carry flows. Without this key: half of the processors.
     #[schemars(with = "Option<i64>", range(min = 1, max = MAX_WORKERS))]
     pub workers: Option<Spanned<i64>>,
-    /// How the agent carries flows that it need not read. `off`: through the agent. `auto`: in the kernel, if the kernel
-    /// passes the canary; `sender` and `egress`: in the kernel by this engine alone. In the kernel means that the
-    /// applications' sockets are in its maps, where FIONREAD leaves out what waits in TCP: a client or a database that
-    /// asks for it (nginx does) may wait for ever.
+    /// How the agent carries connections that it need not read and whose rule has a `shortcut`; all others it relays.
+    /// `auto`: in the kernel, if that passes the canary; `sender` and `egress`: in the kernel by this engine alone;
+    /// `off`: it relays these, too.
     #[schemars(
         with = "Option<String>",
-        extend("enum" = names(&SPLICES), "default" = "off")
+        extend("enum" = names(&SPLICES), "default" = "auto")
     )]
     pub splice: Option<Spanned<String>>,
 }
@@ -258,10 +257,16 @@ pub(super) struct RawRule {
         extend("title" = "list of IP:PORT", "examples" = [["10.1.0.1:9042", "10.1.0.2:9042"]])
     )]
     pub backends: Vec<Spanned<String>>,
-    /// Carries bytes past TCP where both ends are on this host. Needs `action = "bypass"`; read
-    /// `docs/decisions/0005-shortcut.md` first.
-    #[schemars(with = "Option<bool>", extend("default" = false))]
-    pub shortcut: Option<Spanned<bool>>,
+    /// Sides whose sockets the rule lets into the kernel's sockmaps: `true` the client's and the database's, `"client"` or
+    /// `"database"` one of them, `false` nobody's. With `true`, bytes of a connection whose ends are both on this host
+    /// skip TCP. A connection that the agent has taken in and need not read is carried by the kernel where the side on
+    /// this host is let in, and relayed otherwise. Applications can notice it: read `docs/decisions/0005-shortcut.md`
+    /// first. Not with `action = "observe"` or `"deny"`.
+    #[schemars(
+        with = "Option<super::shortcut::RawShortcut>",
+        extend("default" = false, "title" = "true, false, \"client\" or \"database\"")
+    )]
+    pub shortcut: Option<Spanned<toml::Value>>,
     /// How long later connections of the same process to the same address are bypassed without being asked for their
     /// session. Needs `action = "bypass"`, and a condition on the session here or in a rule above.
     #[schemars(
@@ -449,7 +454,7 @@ pub(super) fn spanned<T>(value: T) -> Spanned<T> {
 }
 
 impl RawRule {
-    /// One without conditions.
+    /// Makes a rule without conditions.
     pub(super) fn new(name: &str, action: &str) -> Self {
         Self {
             name: spanned(name.to_owned()),

@@ -5,7 +5,7 @@ use toml::Spanned;
 
 use super::{error::Flaw, value::expected};
 
-/// `None`: all of them.
+/// Reads a rule's `sample`. None: all of its flows.
 pub(super) fn of(fraction: &Spanned<f64>, action: Action) -> Result<Option<Sample>, Flaw> {
     if action != Action::Enrich {
         let message = format!(

@@ -2,7 +2,7 @@
 //! Keys that have a file of their own are tested there.
 
 use super::*;
-use policy::{Action, Fail};
+use policy::{Action, Fail, RuleName, Shortcut};
 
 pub(super) fn parse(text: &str) -> Result<Config, String> {
     Config::parse(Path::new("policy.toml"), text).map_err(|e| e.to_string())
@@ -57,7 +57,8 @@ fn every_key_of_a_rule_is_read() {
     )
     .unwrap();
     assert_eq!((config.max_flows, config.workers), (12, 3));
-    assert!(config.policy.rules[1].shortcut && !config.policy.rules[0].shortcut);
+    let shortcuts = config.policy.rules.iter().map(|rule| rule.shortcut);
+    assert!(shortcuts.eq([Shortcut::Neither, Shortcut::Both]));
     let rule = &config.policy.rules[0];
     assert_eq!(rule.to.len(), 5);
     assert_eq!(rule.to[2].network, None);
@@ -110,14 +111,46 @@ fn a_refusal_names_file_line_column_key_and_what_was_expected() {
         let begin = format!("policy.toml:{line}:{column}: {key}: expected ");
         assert!(refused.starts_with(&begin), "{wrong}: {refused}");
     }
-    for action in ["enrich", "deny", "observe"] {
-        let text = format!("[[rule]]\nname = \"a\"\naction = {action:?}\nshortcut = true\n");
+    for (action, value) in [
+        ("deny", "true"),
+        ("observe", "\"client\""),
+        ("bypass", "1"),
+        ("enrich", "\"both\""),
+    ] {
+        let text = format!("[[rule]]\nname = \"a\"\naction = {action:?}\nshortcut = {value}\n");
         let refused = refusal(&text);
-        let begin = "policy.toml:4:12: rule.shortcut: expected `action = \"bypass\"`, because ";
+        let begin = "policy.toml:4:12: rule.shortcut: expected ";
         assert!(refused.starts_with(begin), "{refused}");
     }
     let refused = refusal("[[rule]]\nname = \"a\"\naction = \"watch\"\n");
     assert!(refused.contains("`observe`"), "{refused}");
+}
+
+/// Sockets of applications stay out of sockmaps until a rule lets them in, side by side.
+#[test]
+fn nobody_is_let_into_a_sockmap_unless_a_rule_says_so() {
+    for (value, client, database) in [
+        ("", false, false),
+        ("shortcut = false", false, false),
+        ("shortcut = true", true, true),
+        ("shortcut = \"client\"", true, false),
+        ("shortcut = \"database\"", false, true),
+    ] {
+        for (keys, action) in [("", "bypass"), ("user = [\"u\"]", "bypass"), ("", "enrich")] {
+            let text = format!("[[rule]]\nname = \"a\"\naction = {action:?}\n{keys}\n{value}\n");
+            let policy = parse(&text).unwrap().policy;
+            let name = &policy.rules[0].name;
+            let shortcut = policy.shortcut_of(name);
+            let taken = (shortcut.takes_client(), shortcut.takes_database());
+            assert_eq!(taken, (client, database), "{text}");
+            assert_eq!(policy.opts_in(), client || database);
+            // Past TCP go both ends or none.
+            let both = client && database && action == "bypass";
+            assert_eq!(policy.shortcuts(), both, "{text}");
+            let default = policy.shortcut_of(&RuleName::of_default());
+            assert!(!default.takes_client() && !default.takes_database());
+        }
+    }
 }
 
 #[test]

@@ -135,7 +135,7 @@ impl Marks {
         Ok(mark)
     }
 
-    /// Takes one back.
+    /// Takes a mark back, and returns it.
     pub fn remove(&mut self, id: u64) -> Option<Arc<Mark>> {
         let at = self.marks.iter().position(|mark| mark.id == id)?;
         Some(self.marks.remove(at))
@@ -164,7 +164,7 @@ impl Marks {
         self.marks.is_empty()
     }
 
-    /// Oldest first.
+    /// Returns the views of all marks, oldest first.
     pub fn views(&self) -> Vec<MarkView> {
         self.marks.iter().map(|mark| mark.view()).collect()
     }

@@ -73,7 +73,7 @@ impl Target {
         }
     }
 
-    /// Whether connections that are made while it lasts meet it.
+    /// Whether connections that are made while the mark lasts can meet it.
     pub fn holds_later(&self) -> bool {
         self.rule().is_some()
     }

@@ -77,7 +77,7 @@ fn told(cause: Cause) -> String {
     format!("{}, {means}", cause.as_str())
 }
 
-/// All of this moment; none if they cannot be read, which is logged.
+/// Returns the flows that are on the shortcut now; none if they cannot be read, which is logged.
 pub fn flows(dataplane: &Shared) -> Vec<OnShortcut> {
     let read = with(dataplane, |dataplane| dataplane.shortcuts());
     let read = read.unwrap_or_else(|| Ok(Vec::new()));

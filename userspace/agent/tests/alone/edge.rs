@@ -90,7 +90,7 @@ fn rules_follow_the_file_and_outlive_the_agent() {
     assert!(agent.metric(name).unwrap() >= 1.0);
     assert!(
         agent
-            .metric("underpass_edge_packets_total{fate=\"denied\"}")
+            .metric("underpass_edge_packets_total{verdict=\"denied\"}")
             .unwrap()
             >= 1.0
     );

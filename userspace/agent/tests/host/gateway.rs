@@ -106,7 +106,7 @@ fn its_neighbours_are_forwarded_and_what_cannot_be_is_relayed() {
     let (last, others) = forwarded.split_last().unwrap();
     assert_eq!(path_of(last).as_deref(), Some("relay"));
     assert!(others.iter().all(|client| path_of(client).is_none()));
-    let no_port = "underpass_edge_packets_total{fate=\"no_port\"}";
+    let no_port = "underpass_edge_packets_total{verdict=\"no_port\"}";
     assert!(agent.metric(no_port).unwrap() >= 1.0);
 }
 
@@ -170,7 +170,7 @@ fn clients_of_a_backend_that_dies_in_silence_are_told_if_the_file_says_so() {
         });
     }
     let told = agent
-        .metric("underpass_edge_packets_total{fate=\"reset\"}")
+        .metric("underpass_edge_packets_total{verdict=\"reset\"}")
         .unwrap();
     assert!(told >= 2.0, "{told}");
     assert!(agent.log().contains("forwarded connections given up"));

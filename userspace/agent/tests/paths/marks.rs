@@ -22,6 +22,9 @@ use crate::common::{
 };
 
 const ENRICH: &str = "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\naction = \"enrich\"\n";
+/// A rule that lets the sockets of its flows, of which there are none, into sockmaps: the engines are tried out.
+const OPTS_IN: &str =
+    "[[rule]]\nname = \"o\"\nto = [\":1\"]\naction = \"enrich\"\nshortcut = true\n";
 const BYPASS: &str = "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\naction = \"bypass\"\n";
 const OBSERVE: &str = "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\naction = \"observe\"\n";
 const BY_KEYSPACE: &str = "[[rule]]\nname = \"s\"\nto = [\":PORT\"]\nkeyspace = [\"shop\"]\n\

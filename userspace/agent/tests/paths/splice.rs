@@ -3,6 +3,7 @@
 
 mod bounds;
 mod gone;
+mod opted_in;
 mod taken;
 mod trials;
 mod wire;

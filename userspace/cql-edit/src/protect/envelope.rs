@@ -57,7 +57,7 @@ fn put(to: &mut Vec<u8>, name: &str) {
     to.extend_from_slice(name.as_bytes());
 }
 
-/// `None`: it is larger than the cipher can take (64 GiB).
+/// Encrypts a value. None: it is larger than the cipher can take (64 GiB).
 pub(super) fn seal(
     keys: &KeySet,
     nonce: [u8; NONCE_BYTES],

@@ -67,7 +67,7 @@ pub struct Protect {
 type CacheKey = (Option<Box<str>>, Box<[u8]>);
 
 impl Protect {
-    /// The step.
+    /// Makes the step.
     pub fn new(columns: Columns, failures: Failures, vault: Arc<dyn Vault>) -> Self {
         Self {
             columns,

@@ -37,7 +37,7 @@ macro_rules! transforms {
         }
 
         impl TransformSettings {
-            /// The step.
+            /// Builds the step.
             ///
             /// # Errors
             /// Which setting cannot be, and what it should be.

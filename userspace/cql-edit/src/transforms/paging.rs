@@ -74,7 +74,7 @@ impl PagingSettings {
 }
 
 impl Pages {
-    /// `keyspace`: that of what names none, if it is known.
+    /// Reads a text. `keyspace`: that of tables without one, if it is known.
     fn of(text: &[u8], keyspace: Option<&str>) -> Self {
         let statement = parse(text, text.len()).statement;
         match statement.kind {

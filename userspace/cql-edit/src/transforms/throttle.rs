@@ -177,7 +177,7 @@ impl Throttle {
 }
 
 impl Throttle {
-    /// By the first of a batch's statements.
+    /// Returns the bucket of a statement; of a batch, its first statement's.
     fn by_statement<'r>(&self, request: &'r Request<'_>, caller: &'r Caller) -> Cow<'r, str> {
         let text = match request.statements().next() {
             Some(Statement::Text(text)) => text,

@@ -212,6 +212,14 @@ impl Detailing {
         }
     }
 
+    /// The parameters of a request may stand elsewhere than was thought.
+    #[cold]
+    pub(crate) fn forget_parameters(&mut self, stream: StreamId) {
+        if let Some(asked) = self.waiting.get_mut(&stream.0) {
+            asked.parameters = None;
+        }
+    }
+
     /// A request's fingerprint becomes known.
     pub(crate) fn asks_for(&mut self, stream: StreamId, fingerprint: Option<Arc<Fingerprint>>) {
         if let Some(asked) = self.waiting.get_mut(&stream.0) {
@@ -337,7 +345,7 @@ fn parameters(header: &Header, prefix: &[u8]) -> Option<Parameters> {
         Opcode::Query => body.skip_bytes()?,
         Opcode::Execute => {
             body.short_bytes()?;
-            if header.version >= 5 {
+            if header.metadata_id {
                 body.short_bytes()?; // the id of the result's metadata
             }
         }

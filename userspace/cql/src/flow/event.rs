@@ -60,7 +60,7 @@ pub struct Frame<'a> {
     pub flags: u8,
     /// The stream as sent.
     pub stream: StreamId,
-    /// `None`: none that such a frame can have.
+    /// The opcode. None: no frame of this direction can have it.
     pub opcode: Option<Opcode>,
     /// Bytes of its body, as sent.
     pub length: u32,
@@ -120,6 +120,8 @@ pub enum Anomaly {
     PreparedEvicted,
     /// More than [`MAX_IN_FLIGHT`](crate::MAX_IN_FLIGHT) requests wait; this one is not tracked.
     TooManyInFlight,
+    /// A body is not read: the connection may have begun with an [extension](crate::Extensions) that is not known.
+    UnknownExtension,
 }
 
 labelled!(Anomaly {
@@ -133,6 +135,7 @@ labelled!(Anomaly {
     TruncatedFrame => "truncated_frame",
     PreparedEvicted => "prepared_evicted",
     TooManyInFlight => "too_many_in_flight",
+    UnknownExtension => "unknown_extension",
 });
 
 /// The code of an ERROR response (`native_protocol_v5.spec` §9).

@@ -7,7 +7,7 @@ use crate::verdict::{CloseReason, Undecodable};
 use crate::wire::compress::beginning;
 use crate::wire::compression::Compression;
 use crate::wire::header::{Flags, Header, RESPONSE_BIT, TLS_HANDSHAKE};
-use crate::wire::position::{FramePosition, NoPosition, Unread};
+use crate::wire::position::{FramePosition, Framing, NoPosition, Unread};
 use crate::wire::scanner::{FrameScanner, Step};
 use crate::wire::segment::{Broken, SegmentReader};
 
@@ -106,7 +106,7 @@ impl Lane {
         }
     }
 
-    /// `first`: what its frames begin with.
+    /// Returns where in a frame the direction is. `first`: the byte that its frames begin with.
     pub(crate) fn position(&self, flow: &Flow, first: u8) -> Result<FramePosition, NoPosition> {
         if let Some(position) = self.joins {
             return match position.is_known() {
@@ -148,6 +148,33 @@ impl Lane {
         self.pass_from::<M>(flow, now_ns, bytes, 0, sink)
     }
 
+    /// Passes bytes that nobody has, of a body's part that is not read. False: they are something else,
+    /// or in a segment, whose checksum is of all of them.
+    pub(crate) fn skip<M: Meaning>(
+        &mut self,
+        flow: &mut Flow,
+        now_ns: u64,
+        bytes: usize,
+        sink: &mut impl Sink,
+    ) -> Result<bool, StopAt> {
+        if self.segmented {
+            return Ok(false);
+        }
+        if let Some(place) = &mut self.joins {
+            let skips = place.framing == Framing::Frames && bytes <= place.left as usize;
+            if skips {
+                place.left -= bytes as u32;
+            }
+            return Ok(skips);
+        }
+        // The end of the frame comes with the next step, which needs no byte.
+        if !self.scanner.skip(bytes) {
+            return Ok(false);
+        }
+        self.bare::<M>(flow, now_ns, &[], &mut 0, sink)?;
+        Ok(true)
+    }
+
     /// Passes a chunk of a lane that began in the middle. A function of its own, because most lanes
     /// begin at the beginning.
     #[cold]
@@ -186,7 +213,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Frames as they are, up to the one after which segments begin.
+    /// Reads frames without segments, up to the one after which segments begin.
     fn bare<M: Meaning>(
         &mut self,
         flow: &mut Flow,

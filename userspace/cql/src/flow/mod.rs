@@ -21,10 +21,18 @@ use crate::flow::request::Requests;
 use crate::flow::response::Responses;
 use crate::flow::state::{Flow, Stop};
 use crate::verdict::Verdict;
+use crate::wire::compress::{MAX_SEEN_BYTES, enough_for};
 use crate::wire::compression::Compression;
 use crate::wire::header::{ProtocolVersion, StreamId};
 use crate::wire::position::{FramePosition, NoPosition, Unread};
 use std::sync::Arc;
+
+/// How much of a body a decoder reads at most, whatever its sink asks for. What is behind it can be
+/// [skipped](FlowDecoder::skip_requests).
+pub const MAX_READ_BODY_BYTES: usize = details::DETAIL_PREFIX_BYTES;
+
+/// How much of a compressed body a decoder reads at most.
+pub const MAX_READ_COMPRESSED_BODY_BYTES: usize = enough_for(MAX_READ_BODY_BYTES, MAX_SEEN_BYTES);
 
 /// Decodes one flow, that is one TCP connection from its very first byte on.
 ///
@@ -40,7 +48,7 @@ pub struct FlowDecoder {
 }
 
 impl FlowDecoder {
-    /// `prepared`: shared by the flows to one cluster.
+    /// Makes the decoder of a flow. `prepared` is shared by the flows to one cluster.
     pub fn new(prepared: Arc<PreparedStatements>) -> Self {
         Self {
             flow: Flow::new(prepared),
@@ -64,8 +72,12 @@ impl FlowDecoder {
         flow.segmented = unread.is_segmented();
         flow.compression = match unread.compression {
             Some(compression) => Fact::Is(compression),
+            // A position in segments is known of those alone that are not compressed.
+            None if unread.is_segmented() => Fact::Is(Compression::None),
             None => Fact::Open,
         };
+        flow.extensions = unread.extensions.unwrap_or_default();
+        flow.has_unseen_startup = unread.extensions.is_none();
         flow.joined = true;
         decoder.requests.join(unread.requests, &unread);
         decoder.responses.join(unread.responses, &unread);
@@ -106,6 +118,7 @@ impl FlowDecoder {
         Ok(Unread {
             version,
             compression,
+            extensions: (!self.flow.has_unseen_startup).then_some(self.flow.extensions),
             requests: position(&self.requests, Requests::DIRECTION_BIT)?,
             responses: position(&self.responses, Responses::DIRECTION_BIT)?,
         })
@@ -152,6 +165,50 @@ impl FlowDecoder {
         guarded(stopped, || {
             responses.pass::<Responses, _>(flow, now_ns, bytes, sink)
         })
+    }
+
+    /// Goes past bytes on their way to the database that the caller does not have: the rest of a long
+    /// body, behind [`MAX_READ_BODY_BYTES`]. None: they are no such bytes, so something was missed that
+    /// has to be read, and nothing has changed.
+    pub fn skip_requests(
+        &mut self,
+        now_ns: u64,
+        bytes: usize,
+        sink: &mut impl Sink,
+    ) -> Option<Verdict> {
+        let Self {
+            flow,
+            requests,
+            stopped,
+            ..
+        } = self;
+        let mut skipped = true;
+        let verdict = guarded(stopped, || {
+            skipped = requests.skip::<Requests>(flow, now_ns, bytes, sink)?;
+            Ok(())
+        });
+        skipped.then_some(verdict)
+    }
+
+    /// Goes past bytes on their way to the client; otherwise like [`skip_requests`](Self::skip_requests).
+    pub fn skip_responses(
+        &mut self,
+        now_ns: u64,
+        bytes: usize,
+        sink: &mut impl Sink,
+    ) -> Option<Verdict> {
+        let Self {
+            flow,
+            responses,
+            stopped,
+            ..
+        } = self;
+        let mut skipped = true;
+        let verdict = guarded(stopped, || {
+            skipped = responses.skip::<Responses>(flow, now_ns, bytes, sink)?;
+            Ok(())
+        });
+        skipped.then_some(verdict)
     }
 
     /// The client sends no more.

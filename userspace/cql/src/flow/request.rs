@@ -1,5 +1,6 @@
 //! The meaning of frames from the client: versions asked for, statements sent, streams taken.
 
+use crate::extensions::Extensions;
 use crate::fact::Fact;
 use crate::flow::details::{DETAIL_PREFIX_BYTES, LOG_IN_BYTES};
 use crate::flow::event::{Anomaly, Sink, asks_for_details};
@@ -105,8 +106,20 @@ impl Meaning for Requests {
     }
 
     fn body(flow: &mut Flow, header: &Header, prefix: &[u8], sink: &mut impl Sink) {
+        if flow.extensions.unknown && header.opcode != Some(Opcode::Startup) {
+            return beyond_reading(flow, header, sink);
+        }
         if asks_for_details(sink) {
-            flow.detailing().asks_with(header, prefix);
+            let metadata_id = header.metadata_id || flow.extensions.metadata_id;
+            let is_clear = metadata_id || !flow.has_unseen_startup;
+            let header = Header {
+                metadata_id,
+                ..*header
+            };
+            flow.detailing().asks_with(&header, prefix);
+            if header.opcode == Some(Opcode::Execute) && !is_clear {
+                flow.detailing().forget_parameters(header.stream);
+            }
         }
         let reading = Reading {
             flow,
@@ -115,7 +128,8 @@ impl Meaning for Requests {
             sink,
         };
         match header.opcode {
-            Some(Opcode::Startup) => reading.startup(),
+            // One that is not the first is refused.
+            Some(Opcode::Startup) if !reading.flow.accepted => reading.startup(),
             Some(Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch) => {
                 reading.statement();
             }
@@ -129,6 +143,16 @@ impl Meaning for Requests {
             tell_unpaired(flow, stream, &request, now_ns, sink);
         }
         Ok(())
+    }
+}
+
+/// Handles the body of a request that may have a layout which is not known.
+#[cold]
+#[inline(never)]
+fn beyond_reading(flow: &mut Flow, header: &Header, sink: &mut impl Sink) {
+    sink.anomaly(Anomaly::UnknownExtension);
+    if asks_for_details(sink) {
+        flow.detailing().asks_with(header, &[]);
     }
 }
 
@@ -231,13 +255,17 @@ impl<'r, S: Sink> Reading<'r, S> {
     fn startup(mut self) {
         if self.header.is_compressed() {
             self.sink.anomaly(Anomaly::CompressedBody);
+            self.flow.extensions = Extensions::UNKNOWN;
             return;
         }
-        let asked = Compression::asked_for(self.prefix);
+        let options = self.body().map_or(&[][..], |body| body.rest());
+        let asked = Compression::asked_for(options);
         if asked.is_none() {
             self.ran_out();
         }
         self.flow.compression = asked.unwrap_or(Fact::Absent);
+        let offered = self.flow.offered.as_ref();
+        self.flow.extensions = Extensions::asked_for(options, offered);
     }
 
     /// QUERY, PREPARE, EXECUTE or BATCH: notes the statement with the waiting request.

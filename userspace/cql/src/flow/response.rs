@@ -1,5 +1,6 @@
 //! The meaning of frames from the database: requests answered, and changes that the answers make.
 
+use crate::extensions::{MAX_SUPPORTED_BYTES, offered};
 use crate::fact::Fact;
 use crate::flow::details::DETAIL_PREFIX_BYTES;
 use crate::flow::event::{Anomaly, Completed, ErrorCode, Sink, asks_for_details};
@@ -32,6 +33,7 @@ pub(crate) fn wanted_bytes(header: &Header) -> usize {
             PRELUDE_PREFIX_BYTES
         }
         Some(Opcode::Result | Opcode::Error) => PREFIX_BYTES,
+        Some(Opcode::Supported) => MAX_SUPPORTED_BYTES,
         _ => 0,
     }
 }
@@ -104,11 +106,17 @@ impl Meaning for Responses {
     }
 
     fn body(flow: &mut Flow, header: &Header, prefix: &[u8], sink: &mut impl Sink) {
+        if flow.extensions.unknown && header.opcode != Some(Opcode::Supported) {
+            flow.keyspace = None;
+            return sink.anomaly(Anomaly::UnknownExtension);
+        }
         if asks_for_details(sink) && flow.answering.is_some() {
             flow.detailing().answers_with(header, prefix);
         }
-        let Some(opcode @ (Opcode::Result | Opcode::Error)) = header.opcode else {
-            return;
+        let opcode = match header.opcode {
+            Some(opcode @ (Opcode::Result | Opcode::Error)) => opcode,
+            Some(Opcode::Supported) => return offers(flow, header, prefix),
+            _ => return,
         };
         let Some(answering) = &mut flow.answering else {
             if opcode == Opcode::Result {
@@ -177,6 +185,15 @@ fn accepted(flow: &mut Flow, header: &Header) -> Result<(), Stop> {
         Fact::Is(Compression::None | Compression::Lz4) => Ok(()),
         _ if !flow.segmented => Ok(()),
         _ => Err(Stop::Undecodable(Undecodable::SegmentCompression)),
+    }
+}
+
+/// A SUPPORTED: what counts is what a STARTUP can ask for.
+#[cold]
+#[inline(never)]
+fn offers(flow: &mut Flow, header: &Header, body: &[u8]) {
+    if !flow.accepted {
+        flow.offered = offered(header, body);
     }
 }
 

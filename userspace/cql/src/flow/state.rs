@@ -1,5 +1,6 @@
 //! [`Flow`]: what both directions of a flow know, and why decoding stops.
 
+use crate::extensions::{Extensions, Offered};
 use crate::fact::Fact;
 use crate::flow::details::Detailing;
 use crate::flow::event::ErrorCode;
@@ -25,6 +26,10 @@ pub(crate) struct Flow {
     pub(crate) compression: Fact<Compression>,
     /// The expanded body of the frame at hand.
     pub(crate) plain: Vec<u8>,
+    /// The extensions that STARTUP has asked for.
+    pub(crate) extensions: Extensions,
+    /// The extensions that the server has offered; `None`: that was not seen.
+    pub(crate) offered: Option<Offered>,
     pub(crate) keyspace: Option<Box<str>>,
     pub(crate) pending: Pending,
     /// The request that is passing, if its response cannot be told from others.
@@ -37,6 +42,8 @@ pub(crate) struct Flow {
     pub(crate) prepared: PreparedCache,
     /// Not decoded from its beginning on: of some responses the request was not seen.
     pub(crate) joined: bool,
+    /// Nobody has seen which extensions the flow began with.
+    pub(crate) has_unseen_startup: bool,
     /// For a sink that asks.
     pub(crate) detailing: Option<Box<Detailing>>,
 }
@@ -56,6 +63,8 @@ impl Flow {
             segmented: false,
             compression: Fact::Is(Compression::None),
             plain: Vec::new(),
+            extensions: Extensions::default(),
+            offered: None,
             keyspace: None,
             pending: Pending::default(),
             unpaired: None,
@@ -64,6 +73,7 @@ impl Flow {
             statements: Statements::default(),
             prepared: PreparedCache::new(prepared),
             joined: false,
+            has_unseen_startup: false,
             detailing: None,
         }
     }

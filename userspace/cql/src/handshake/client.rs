@@ -1,6 +1,7 @@
 //! The client's side of a handshake.
 
 use super::{Awaited, Handshake, Meaning, Stage, Uncounted};
+use crate::extensions::Extensions;
 use crate::fact::Fact;
 use crate::flow::request::{self, read_statement};
 use crate::session::{Claims, Unknowable, is_system_keyspace, plain_user};
@@ -26,11 +27,13 @@ impl Handshake {
             (Some(Opcode::Startup), Stage::Fresh) => {
                 let body = behind_payload(header, prefix).unwrap_or_default();
                 self.claims = Claims::read(body);
+                self.extensions = Extensions::asked_for(body, self.offered.as_ref());
                 self.awaited = Some(Awaited::Startup);
                 Meaning::Nothing
             }
             (Some(Opcode::AuthResponse), Stage::Authenticating) => {
                 self.login = Some(match behind_payload(header, prefix) {
+                    _ if self.extensions.unknown => Err(Unknowable::Extension),
                     _ if header.is_compressed() => Err(Unknowable::CompressedBody),
                     _ if header.length as usize > TOKEN_PREFIX_BYTES => Err(Unknowable::TooLong),
                     Some(token) => plain_user(token),
@@ -53,6 +56,9 @@ impl Handshake {
     /// Reads a statement. Questions that the database answers by itself, about itself, decide nothing;
     /// anything else is what the session is for.
     fn statement(&mut self, header: &Header, prefix: &[u8]) -> Meaning {
+        if self.extensions.unknown {
+            return self.keyspace_is(Err(Unknowable::Extension));
+        }
         if header.is_compressed() {
             return self.keyspace_is(Err(Unknowable::CompressedBody));
         }

@@ -1,6 +1,7 @@
 //! The database's side of a handshake.
 
 use super::{Awaited, Handshake, Meaning, Stage};
+use crate::extensions::{MAX_SUPPORTED_BYTES, offered};
 use crate::fact::Fact;
 use crate::flow::response::{self, set_keyspace};
 use crate::session::{Unknowable, is_system_keyspace, text_fact};
@@ -8,10 +9,11 @@ use crate::wire::compression::Compression;
 use crate::wire::header::{Header, Opcode, ProtocolVersion};
 
 impl Handshake {
-    /// How much of a body may tell something, as it was before compression: only that of what answers a
-    /// USE.
+    /// How much of a body may tell something, as it was before compression: only that of a SUPPORTED, and of what
+    /// answers a USE.
     pub(super) fn wanted_of_response(&self, header: &Header) -> usize {
         match (header.opcode, self.awaited) {
+            (Some(Opcode::Supported), _) if self.stage == Stage::Fresh => MAX_SUPPORTED_BYTES,
             (Some(Opcode::Result), Some(Awaited::Use(stream))) if stream == header.stream => {
                 response::wanted_bytes(header)
             }
@@ -21,6 +23,10 @@ impl Handshake {
 
     pub(super) fn database_says(&mut self, header: &Header, prefix: &[u8]) -> Meaning {
         match (self.awaited, header.opcode) {
+            (_, Some(Opcode::Supported)) if self.stage == Stage::Fresh => {
+                self.offered = offered(header, prefix);
+                Meaning::Nothing
+            }
             (Some(Awaited::Startup), Some(Opcode::Ready)) => {
                 self.accepted(header);
                 self.established();

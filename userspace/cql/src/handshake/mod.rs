@@ -14,6 +14,7 @@
 mod client;
 mod database;
 
+use crate::extensions::{Extensions, Offered};
 use crate::fact::Fact;
 use crate::flow::event::{Anomaly, Completed, Sink};
 use crate::flow::lane::foreign_version;
@@ -66,6 +67,10 @@ pub struct Handshake {
     stage: Stage,
     awaited: Option<Awaited>,
     claims: Claims,
+    /// The extensions that the server has offered. `None`: that was not seen.
+    offered: Option<Offered>,
+    /// The extensions that STARTUP has asked for.
+    extensions: Extensions,
     login: Login,
     /// The version of the client's latest frame; of the accepted STARTUP, once one is.
     version: u8,
@@ -137,6 +142,8 @@ impl Handshake {
             stage: Stage::Fresh,
             awaited: None,
             claims: Claims::default(),
+            offered: None,
+            extensions: Extensions::default(),
             login: None,
             version: 0,
             segments: false,

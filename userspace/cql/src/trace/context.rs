@@ -14,9 +14,9 @@ const NO_VERSION: u8 = 0xFF;
 /// The trace that a request is a part of, and the span that it is a child of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
-    /// Never all zero.
+    /// The trace's id, never all zero.
     pub trace_id: [u8; 16],
-    /// Never all zero.
+    /// The parent span's id, never all zero.
     pub parent_id: [u8; 8],
     /// The flags as sent; only [`Self::is_sampled`] means anything in every version.
     pub flags: u8,

@@ -187,14 +187,17 @@ pub struct Header {
     pub flags: Flags,
     /// The stream: what pairs a response with its request.
     pub stream: StreamId,
-    /// `None`: no such opcode in the direction that the first byte names.
+    /// The opcode. None: there is no such opcode in the direction that the first byte names.
     pub opcode: Option<Opcode>,
     /// Bytes of the body, at most [`MAX_BODY_BYTES`].
     pub length: u32,
+    /// PREPARED and EXECUTE have the id of the result's metadata: since v5, and before by an
+    /// [extension](crate::Extensions).
+    pub metadata_id: bool,
 }
 
 impl Header {
-    /// `None`: the length is negative or too large.
+    /// Reads a header. None: the length is negative or too large.
     pub fn read(raw: [u8; HEADER_BYTES]) -> Option<Self> {
         let [version, flags, s0, s1, opcode, l0, l1, l2, l3] = raw;
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
@@ -208,6 +211,7 @@ impl Header {
             stream: StreamId(i16::from_be_bytes([s0, s1])),
             opcode: Opcode::from_byte(opcode).filter(|o| o.is_request() != response),
             length,
+            metadata_id: version & !RESPONSE_BIT >= 5,
         })
     }
 

@@ -6,6 +6,7 @@
 //! make out, the other cannot either. Checksums are not looked at: a decoder that begins at a
 //! position which turns out to be none gives the flow up, and nothing is lost but its statements.
 
+use crate::extensions::Extensions;
 use crate::verdict::Undecodable;
 use crate::wire::compression::Compression;
 use crate::wire::header::{HEADER_BYTES, MAX_BODY_BYTES, ProtocolVersion};
@@ -245,6 +246,8 @@ pub struct Unread {
     pub(crate) version: u8,
     /// The compression of bodies. `None`: not known.
     pub(crate) compression: Option<Compression>,
+    /// The extensions that the flow has begun with. `None`: not known.
+    pub(crate) extensions: Option<Extensions>,
     /// The position in the client's requests.
     pub requests: FramePosition,
     /// The position in the database's responses.
@@ -261,6 +264,7 @@ impl Unread {
             (true, true) => Ok(Self {
                 version: requests.first,
                 compression: None,
+                extensions: None,
                 requests,
                 responses,
             }),

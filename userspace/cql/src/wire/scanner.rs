@@ -161,6 +161,18 @@ impl FrameScanner {
         }
     }
 
+    /// Goes past bytes that nobody has: of a body, behind the part of it that is worth seeing. False:
+    /// they are not that, and nothing has changed.
+    pub(crate) fn skip(&mut self, bytes: usize) -> bool {
+        match &mut self.state {
+            State::Rest { left, .. } if bytes <= *left => {
+                *left -= bytes;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// The nine bytes, from `rest` at once or collected; `None` while some are missing.
     fn take_header(
         &mut self,

@@ -45,13 +45,17 @@ pub struct Flow {
 }
 
 impl Flow {
-    pub fn started(version: u8) -> Self {
-        let mut flow = Self {
+    pub fn new(version: u8) -> Self {
+        Self {
             decoder: FlowDecoder::new(Arc::default()),
             sink: Detailed::default(),
             version,
             piece: usize::MAX,
-        };
+        }
+    }
+
+    pub fn started(version: u8) -> Self {
+        let mut flow = Self::new(version);
         flow.feed(true, &startup(version, &[]));
         flow.feed(false, &frame(version | 0x80, 0, 0, READY, &[]));
         flow.sink.told.clear();

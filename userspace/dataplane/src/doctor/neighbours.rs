@@ -280,7 +280,7 @@ impl Holders {
         self.ours.contains(&thing)
     }
 
-    /// In words; `uid`: who loaded it.
+    /// Describes who holds a program or map. `uid`: the user that loaded it.
     fn of(&self, thing: Thing, uid: Option<u32>) -> String {
         if let Some(processes) = self.processes.get(&thing) {
             let names = processes.iter().map(|(pid, name)| format!("{name}[{pid}]"));
@@ -357,7 +357,7 @@ impl AttachPoints {
         }
     }
 
-    /// In words.
+    /// Describes what a program is attached to.
     fn of(&self, program: u32) -> String {
         match self.0.get(&program).map(Vec::as_slice) {
             None | Some([]) => String::new(),

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf};
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
-use policy::{Candidate, ContainerConditions, Fail, ProcessPattern, SessionConditions};
+use policy::{Candidate, ContainerConditions, Fail, ProcessPattern, SessionConditions, Shortcut};
 
 const NETWORKS: [&str; 11] = [
     "0.0.0.0/0",
@@ -67,7 +67,7 @@ pub(crate) fn rules() -> impl Strategy<Value = Rule> {
             backends: Vec::new(),
             action,
             fail: Fail::Open,
-            shortcut: false,
+            shortcut: Shortcut::Neither,
             remember: None,
             sample: None,
             is_mark: false,
@@ -171,7 +171,7 @@ fn template() -> Rule {
         backends: Vec::new(),
         action: Action::Deny,
         fail: Fail::Open,
-        shortcut: false,
+        shortcut: Shortcut::Neither,
         remember: None,
         sample: None,
         is_mark: false,

@@ -59,7 +59,7 @@ pub struct Interface {
     pub mode: WantedMode,
     /// Whether and how new connections to a virtual address are forwarded.
     pub forward: Forward,
-    /// None: there is no limit.
+    /// The limit for SYNs. None: there is no limit.
     pub syn_rate: Option<SynRate>,
 }
 
@@ -123,7 +123,8 @@ const HEADER_BYTES: usize = 16;
 const IFINFO_BYTES: usize = 16;
 /// An attribute's type, without the bits that say how it is laid out.
 const TYPE: u16 = 0x3fff;
-/// More than the kernel sends of one interface, unless it has hundreds of virtual functions.
+/// The size of the buffer for an answer: more than the kernel sends of an interface without hundreds of
+/// virtual functions.
 const ANSWER_BYTES: usize = 1 << 16;
 
 /// The programs on an interface of this thread's network namespace.

@@ -11,7 +11,7 @@ use crate::{
     sys::PodOf,
 };
 
-/// All of them, as the object has them: each is pinned.
+/// The names of the object's maps, each of which is pinned.
 pub(super) const NAMES: [&str; 22] = [
     "edge_settings",
     "edge_sources4",
@@ -41,7 +41,7 @@ pub(super) const FLOWS: &str = "edge_flows";
 /// The map of each processor's route cache; a program begins with an empty one.
 pub(super) const ROUTES: &str = "edge_routes";
 
-/// Behind the prefix length: the generation, and an address.
+/// Networks of IPv4: the key is the generation and an address, behind the prefix length.
 pub(super) type Networks4 = LpmTrie<MapData, [u8; 8], u32>;
 pub(super) type Networks6 = LpmTrie<MapData, [u8; 20], u32>;
 

@@ -62,17 +62,25 @@ impl Prefixes {
             mask.halves = halves(u128::MAX << (128 - u32::from(*bits)));
         }
         let entries = entries(&known, &bits, anywhere);
-        let mut best: Option<(usize, u64, Vec<abi::EdgeBucket>)> = None;
+        let mut best: Option<Filled> = None;
         for multiplier in MULTIPLIERS {
-            let (without, buckets) = fill(&entries, multiplier);
-            if best.as_ref().is_none_or(|(least, ..)| without < *least) {
-                best = Some((without, multiplier, buckets));
+            let filled = fill(&entries, multiplier);
+            let has_room_for_all = filled.left_out == 0;
+            if best
+                .as_ref()
+                .is_none_or(|best| filled.left_out < best.left_out)
+            {
+                best = Some(filled);
             }
-            if without == 0 {
+            if has_room_for_all {
                 break;
             }
         }
-        let (_, multiplier, buckets) = best.unwrap_or_default();
+        let Filled {
+            multiplier,
+            buckets,
+            ..
+        } = best.unwrap_or_default();
         Self {
             lengths: abi::EdgeLengths {
                 masks,
@@ -131,10 +139,19 @@ fn cut(network: &Ipv6Net, bits: &[u8], at: usize) -> Ipv6Net {
     Ipv6Net::new(network.network(), bits).map_or(*network, |net| net.trunc())
 }
 
-/// The table, and how many entries it has no room for.
-fn fill(entries: &Entries, multiplier: u64) -> (usize, Vec<abi::EdgeBucket>) {
+/// A table of prefixes.
+#[derive(Default)]
+struct Filled {
+    multiplier: u64,
+    buckets: Vec<abi::EdgeBucket>,
+    /// The number of entries that the table has no room for.
+    left_out: usize,
+}
+
+/// Fills a table whose hash has this multiplier.
+fn fill(entries: &Entries, multiplier: u64) -> Filled {
     let mut buckets = vec![EMPTY; BUCKETS];
-    let mut without = 0;
+    let mut left_out = 0;
     for ((length, addr), class) in entries {
         let Some(bucket) = buckets.get_mut(bucket_of(multiplier, *length, *addr)) else {
             continue;
@@ -155,11 +172,15 @@ fn fill(entries: &Entries, multiplier: u64) -> (usize, Vec<abi::EdgeBucket>) {
             }
             None => {
                 bucket.is_full = 1;
-                without += 1;
+                left_out += 1;
             }
         }
     }
-    (without, buckets)
+    Filled {
+        multiplier,
+        buckets,
+        left_out,
+    }
 }
 
 /// The bucket of a prefix, as filter.h computes it.

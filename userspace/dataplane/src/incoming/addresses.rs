@@ -16,7 +16,7 @@ pub(super) const NETWORK_6_BITS: u8 = 124;
 /// So many: a client may have one port connected to as many databases of this host at once.
 const ADDRESSES: u8 = 16;
 
-/// All of the client's family.
+/// Returns the addresses of the client's family.
 pub(super) fn of_family(client: IpAddr) -> impl Iterator<Item = IpAddr> {
     (0..ADDRESSES).map(move |n| match client {
         IpAddr::V4(_) => {

@@ -437,7 +437,7 @@ impl NetnsAgents {
         false
     }
 
-    /// All of them, in the order in which their namespaces were made.
+    /// Returns the views of all network-namespace agents, in the order in which their namespaces were made.
     pub fn views(&self) -> Vec<NetnsAgentView> {
         let state = self.state();
         let served_netns = state.by_cookie.values();

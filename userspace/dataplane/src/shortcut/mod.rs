@@ -52,7 +52,7 @@ type Wish = [u8; size_of::<abi::ShortcutWish>()];
 pub struct ShortcutCounts {
     /// Flows of which both ends are on it now.
     pub flows: u64,
-    /// By the way that they took: messages and bytes.
+    /// Messages and bytes, by the way that they took.
     pub by_turn: Vec<(Turn, u64, u64)>,
     /// Edges that readers were given again.
     pub nudges: u64,

@@ -115,7 +115,7 @@ pub(super) const NO_QUESTION: abi::SpliceQuestion = abi::SpliceQuestion {
 };
 
 impl Carrier {
-    /// Over these maps and the program that looks at them.
+    /// Makes a carrier over these maps and the program that reads them.
     pub(super) fn new(
         look: OwnedFd,
         maps: SpliceMaps,

@@ -28,6 +28,7 @@ use aya::{
 };
 use ebpf::abi;
 use nix::sys::socket::{setsockopt, sockopt};
+use policy::Shortcut;
 use socket2::SockRef;
 use tokio::sync::Notify;
 
@@ -95,7 +96,7 @@ impl KernelMoved {
 pub enum Engine {
     /// In the sender's own `send()`: of a database on this host.
     Sender,
-    /// Behind the agent's other socket.
+    /// The bytes leave through the agent's other socket.
     Egress,
 }
 
@@ -118,9 +119,12 @@ impl Engine {
 }
 
 /// Why a flow does not go by [`Engine::Sender`]; empty where it does.
-fn why_not_by_sender(answer: &abi::SpliceAnswer, near: Near) -> &'static str {
+fn why_not_by_sender(answer: &abi::SpliceAnswer, near: Near, opted_in: Shortcut) -> &'static str {
     match (near, answer.sender) {
         (Near::Database, _) => "the client is on another host",
+        _ if !opted_in.takes_database() => {
+            "its rule lets the database's socket into no sockmap (`shortcut`)"
+        }
         (_, abi::SPLICE_SENDER_IN) => "",
         (_, abi::SPLICE_SENDER_OFF) => "engine sender is off",
         (_, abi::SPLICE_SENDER_BLOCKS) => "the database's socket blocks (it is not O_NONBLOCK)",
@@ -204,9 +208,10 @@ impl Splicer {
         }
     }
 
-    /// Enters the three sockets of a flow, of which `from_near` bytes were read and every byte
-    /// read was written on: the agent's two, by which application they lead to, and the near
-    /// application's own. Nothing is redirected yet.
+    /// Enters the sockets of a flow, of which `from_near` bytes were read and every byte
+    /// read was written on: the agent's two, by which application they lead to, the near
+    /// application's own, and for [`Engine::Sender`] the far one's. Of the applications' only those that
+    /// `opted_in`, without which nothing is entered. Nothing is redirected yet.
     ///
     /// # Errors
     /// The flow stays with the agent then, and nothing is lost.
@@ -215,13 +220,17 @@ impl Splicer {
         near: SockRef<'_>,
         far: SockRef<'_>,
         application: &Application,
+        opted_in: Shortcut,
         from_near: u64,
     ) -> Result<Splice, SpliceRefusal> {
+        if !application.near().is_opted_in(opted_in) {
+            return Err(SpliceRefusal::NotOptedIn(application.near()));
+        }
         let mut question = question(&near, &far)?;
-        question.enrol = match application.near() {
-            Near::Client => self.engines,
-            // The far one is a client on another host.
-            Near::Database => self.engines & !(1 << abi::SPLICE_ENGINE_SENDER),
+        question.enrol = match (application.near(), opted_in.takes_database()) {
+            (Near::Client, true) => self.engines,
+            // The far one's socket stays out, or is a client's on another host.
+            _ => self.engines & !(1 << abi::SPLICE_ENGINE_SENDER),
         };
         let id = question.id;
         if question.enrol == 0 {
@@ -243,7 +252,7 @@ impl Splicer {
         Ok(Splice {
             carrier: self.carrier.clone(),
             engine,
-            why_not_by_sender: why_not_by_sender(&answer, application.near()),
+            why_not_by_sender: why_not_by_sender(&answer, application.near(), opted_in),
             near: application.near(),
             id,
             base_up: answer.near_leg_copied_seq.wrapping_sub(from_near as u32),

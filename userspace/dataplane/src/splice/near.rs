@@ -8,6 +8,7 @@
 use std::{fmt, io, sync::Arc};
 
 use ebpf::abi;
+use policy::Shortcut;
 
 use crate::{
     address::{self, SockCookie},
@@ -26,6 +27,14 @@ pub enum Near {
 }
 
 impl Near {
+    /// Whether a rule that says so lets the near application's socket into a sockmap.
+    pub fn is_opted_in(self, shortcut: Shortcut) -> bool {
+        match self {
+            Self::Client => shortcut.takes_client(),
+            Self::Database => shortcut.takes_database(),
+        }
+    }
+
     /// Sorts what the two sides have into the client's and the database's; or, from those two, into the
     /// near and the far side's.
     pub fn sides<T>(self, near: T, far: T) -> (T, T) {

@@ -14,7 +14,7 @@ pub mod framing {
 
     /// Nobody knows where in a frame it is.
     pub const UNKNOWN: u8 = abi::FRAME_UNKNOWN as u8;
-    /// Frames as they are.
+    /// Frames without segments.
     pub const FRAMES: u8 = abi::FRAME_FRAMES as u8;
     /// v5 segments.
     pub const SEGMENTS: u8 = abi::FRAME_SEGMENTS as u8;

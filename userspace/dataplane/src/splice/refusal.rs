@@ -10,6 +10,9 @@ use crate::splice::Near;
 /// Why a flow is not spliced.
 #[derive(Debug, Error)]
 pub enum SpliceRefusal {
+    /// The flow's rule does not let the near application's socket into a sockmap.
+    #[error("its rule lets {0}'s socket into no sockmap (`shortcut`)")]
+    NotOptedIn(Near),
     /// The near application's socket is gone.
     #[error("{0}'s socket is not found")]
     Gone(Near),
@@ -49,6 +52,7 @@ impl SpliceRefusal {
     /// The refusal as a metric's label.
     pub fn as_str(&self) -> &'static str {
         match self {
+            Self::NotOptedIn(_) => "not_opted_in",
             Self::Gone(Near::Client) => "client_gone",
             Self::Gone(Near::Database) => "database_gone",
             Self::SocketGone => "socket_gone",
@@ -66,7 +70,8 @@ impl SpliceRefusal {
     }
 
     /// Every label.
-    pub const LABELS: [&'static str; 13] = [
+    pub const LABELS: [&'static str; 14] = [
+        "not_opted_in",
         "client_gone",
         "database_gone",
         "database_taken",

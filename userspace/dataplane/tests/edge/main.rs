@@ -109,7 +109,7 @@ pub(crate) fn rule(name: &str, from: &[&str], to: &[&str], action: Action) -> Ru
         backends: Vec::new(),
         action,
         fail: Fail::Open,
-        shortcut: false,
+        shortcut: policy::Shortcut::Neither,
         remember: None,
         sample: None,
         is_mark: false,

@@ -58,7 +58,10 @@ pub(super) fn key(
         database.as_bytes(),
         user,
         user_name,
-        &[request.version(), request.opcode() as u8],
+        &[
+            request.version() | u8::from(request.has_metadata_id()) << 7,
+            request.opcode() as u8,
+        ],
         keyspace,
         keyspace_name,
         statement.map_or(&[][..], |statement| statement),

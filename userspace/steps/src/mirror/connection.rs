@@ -11,7 +11,7 @@ use std::{
 };
 
 use cql::Opcode;
-use cql_edit::Response;
+use cql_edit::{Came, Incoming, Response};
 use tokio::{
     io::{AsyncRead as _, AsyncWrite as _, ReadBuf},
     sync::mpsc,
@@ -24,7 +24,7 @@ use super::{
     shared::{Job, Shared},
     stream::Stream,
     texts::Text,
-    wire::{self, HEADER_BYTES, Header},
+    wire,
 };
 
 /// The most requests out at the same time; more wait.
@@ -47,6 +47,9 @@ const IDLE: Duration = Duration::from_secs(60);
 const MAX_ID_BYTES: usize = 256;
 
 const READ_BYTES: usize = 64 << 10;
+
+/// The longest response that is kept.
+const MAX_FRAME_BYTES: usize = wire::HEADER_BYTES + MAX_COMPARED_BYTES;
 
 /// The error code UNPREPARED: the statement has to be prepared again.
 const UNPREPARED: i32 = 0x2500;
@@ -74,9 +77,7 @@ pub(super) struct Connection<'s> {
     flushes: bool,
     /// The buffer for one read.
     piece: Box<[u8]>,
-    read: Vec<u8>,
-    /// The bytes of a response that is not kept which have not come yet.
-    skipping: usize,
+    incoming: Incoming,
     last_heard: Instant,
     last_asked: Instant,
 }
@@ -113,8 +114,7 @@ impl<'s> Connection<'s> {
             to_write: Vec::new(),
             flushes: false,
             piece: vec![0; READ_BYTES].into(),
-            read: Vec::new(),
-            skipping: 0,
+            incoming: Incoming::new(wire::VERSION),
             last_heard: now,
             last_asked: now,
         }
@@ -267,43 +267,34 @@ impl<'s> Connection<'s> {
     /// Reads the bytes that have come into `piece`.
     fn hear(&mut self, came: usize) -> io::Result<()> {
         self.last_heard = Instant::now();
-        let came = self.piece.get(..came).unwrap_or_default();
-        self.read.extend_from_slice(came);
-        let mut bytes = std::mem::take(&mut self.read);
-        let mut at = self.skipping.min(bytes.len());
-        self.skipping -= at;
-        let compression = self.shared.settings.compression;
-        while let Some(raw) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
-            let header = Header::read(raw, compression).ok_or(io::ErrorKind::InvalidData)?;
-            let end = at + HEADER_BYTES + header.length;
-            match bytes.get(at..end) {
-                Some(frame) => self.handle_answer(&header, Some(frame)),
-                None if header.length > MAX_COMPARED_BYTES => {
-                    self.handle_answer(&header, None);
-                    self.skipping = end - bytes.len();
-                    bytes.clear();
-                    at = 0;
-                    break;
-                }
-                None => break,
-            }
-            at = end;
+        let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
+        let bytes = self.piece.get(..came).unwrap_or_default();
+        self.incoming.comes(bytes).map_err(invalid)?;
+        // Its own while answers are handled.
+        let mut incoming = std::mem::replace(&mut self.incoming, Incoming::new(wire::VERSION));
+        while let Some(came) = incoming.next(MAX_FRAME_BYTES).map_err(invalid)? {
+            self.handle_answer(&came)?;
         }
-        bytes.drain(..at.min(bytes.len()));
-        bytes.shrink_to(READ_BYTES * 2);
-        self.read = bytes;
+        self.incoming = incoming;
         Ok(())
     }
 
-    /// Handles an answer. `frame`: None of a frame that is too long to be kept.
-    fn handle_answer(&mut self, header: &Header, frame: Option<&[u8]>) {
-        let Some(out) = self.out.remove(&header.stream) else {
-            return; // An event, or nobody's.
-        };
-        self.free.push(header.stream);
+    /// Handles an answer. One that is too long has no frame.
+    ///
+    /// # Errors
+    /// The answer has a compression that was not agreed on.
+    fn handle_answer(&mut self, came: &Came<'_>) -> io::Result<()> {
         let compression = self.shared.settings.compression;
-        let response =
-            frame.and_then(|frame| Response::of_frame(frame, compression, MAX_COMPARED_BYTES));
+        if !wire::is_agreed(came.flags, compression) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let Some(out) = self.out.remove(&came.stream) else {
+            return Ok(()); // An event, or nobody's.
+        };
+        self.free.push(came.stream);
+        let response = came
+            .frame
+            .and_then(|frame| Response::of_frame(frame, compression, MAX_COMPARED_BYTES));
         let error = response.as_ref().and_then(Response::error);
         match out {
             Out::Late => {}
@@ -321,7 +312,7 @@ impl<'s> Connection<'s> {
                 self.ask(job, true);
             }
             Out::Asked { job, .. } => {
-                let answer = match (header.opcode, error) {
+                let answer = match (came.opcode, error) {
                     (wire::ERROR, code) => Answer::Error(code.unwrap_or_default()),
                     _ => Answer::Result(kept(response.as_ref(), &job, self.shared)),
                 };
@@ -330,6 +321,7 @@ impl<'s> Connection<'s> {
                 }
             }
         }
+        Ok(())
     }
 
     fn finish_prepare(&mut self, text: &Arc<[u8]>, id: Option<&[u8]>, error: Option<i32>) {

@@ -6,9 +6,8 @@ use cql_edit::shrink;
 
 pub(super) const HEADER_BYTES: usize = 9;
 
-/// The version in the agent's frames; the mirror's have the first bit set, too.
-const VERSION: u8 = 4;
-const RESPONSE: u8 = 0x80 | VERSION;
+/// The version of the protocol.
+pub(super) const VERSION: u8 = 4;
 
 pub(super) const ERROR: u8 = 0x00;
 pub(super) const QUERY: u8 = 0x07;
@@ -22,28 +21,9 @@ const WORTH_BYTES: usize = 512;
 /// The flag in a header that says that the body is compressed.
 const COMPRESSED: u8 = 0x01;
 
-/// The header of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) stream: i16,
-    pub(super) opcode: u8,
-    pub(super) length: usize,
-}
-
-impl Header {
-    /// Reads a header. None: it is no response of version 4, has a compression that was not agreed
-    /// on, or is impossibly long.
-    pub(super) fn read(raw: &[u8; HEADER_BYTES], compression: Compression) -> Option<Self> {
-        let [first, flags, s0, s1, opcode, l0, l1, l2, l3] = *raw;
-        let length = u32::from_be_bytes([l0, l1, l2, l3]);
-        let is_agreed = flags & COMPRESSED == 0 || compression != Compression::None;
-        let is_one = first == RESPONSE && is_agreed && length <= cql::MAX_BODY_BYTES;
-        is_one.then_some(Self {
-            stream: i16::from_be_bytes([s0, s1]),
-            opcode,
-            length: length as usize,
-        })
-    }
+/// Whether a response with these flags has a compression that was agreed on, or none.
+pub(super) fn is_agreed(flags: u8, compression: Compression) -> bool {
+    flags & COMPRESSED == 0 || compression != Compression::None
 }
 
 /// Appends a request, compressed where that makes it smaller.
@@ -73,11 +53,11 @@ pub(super) fn long_string(text: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use cql_edit::Response;
+    use cql_edit::{Incoming, NotOne, Response};
 
     use super::*;
 
-    const RESULT: u8 = 0x08;
+    const RESPONSE: u8 = 0x80 | VERSION;
 
     const ALL: [Compression; 3] = [Compression::None, Compression::Lz4, Compression::Snappy];
 
@@ -116,12 +96,24 @@ mod tests {
 
     #[test]
     fn what_was_not_agreed_on_is_no_response() {
-        let mut raw = [RESPONSE, 0, 0, 7, RESULT, 0, 0, 0, 4];
+        let mut raw = [RESPONSE, 0, 0, 7, 0x08, 0, 0, 0, 0];
+        let flags = |raw: &[u8]| {
+            let mut incoming = Incoming::new(VERSION);
+            incoming.comes(raw)?;
+            Ok::<_, NotOne>(incoming.next(raw.len())?.map(|came| came.flags))
+        };
+        assert_eq!(flags(&raw), Ok(Some(0)));
         for compression in ALL {
-            assert!(Header::read(&raw, compression).is_some());
+            assert!(is_agreed(0, compression));
         }
         raw[1] = COMPRESSED;
-        assert_eq!(Header::read(&raw, Compression::None), None);
-        assert!(Header::read(&raw, Compression::Lz4).is_some());
+        assert_eq!(flags(&raw), Ok(Some(COMPRESSED)));
+        assert!(!is_agreed(COMPRESSED, Compression::None));
+        assert!(is_agreed(COMPRESSED, Compression::Lz4));
+        // Another version's, and a request.
+        for first in [0x83, 0x85, VERSION] {
+            raw[0] = first;
+            assert_eq!(flags(&raw), Err(NotOne));
+        }
     }
 }

@@ -47,7 +47,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Declares and registers them.
+    /// Declares and registers all metrics.
     /// `close_reasons`: the labels of all reasons for which a flow ends.
     ///
     /// # Errors

@@ -149,3 +149,29 @@ fn what_the_documentation_shows_is_accepted() {
         assert!(page.contains(&format!("| `{name}` |")), "{name}");
     }
 }
+
+/// The pages of single steps show pipelines, which a rule may have as they are.
+#[test]
+fn pipelines_on_the_pages_of_steps_are_accepted() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/steps");
+    let mut shown = 0;
+    for page in std::fs::read_dir(folder).unwrap() {
+        let page = page.unwrap().path();
+        let text = std::fs::read_to_string(&page).unwrap();
+        let blocks = text.split("```toml\n").skip(1);
+        for block in blocks.filter_map(|rest| rest.split("```").next()) {
+            if !block.starts_with("pipeline = ") {
+                continue;
+            }
+            shown += 1;
+            let rule = format!(
+                "[[rule]]\nname = \"r\"\nto = [\":9042\"]\naction = \"enrich\"\nfail = \"closed\"\n{block}"
+            );
+            let parsed = Config::parse(Path::new("u.toml"), &rule);
+            let said =
+                parsed.map_or_else(|error| vec![error.to_string()], |config| config.warnings);
+            assert_eq!(said, Vec::<String>::new(), "{}", page.display());
+        }
+    }
+    assert!(shown >= 7, "{shown}");
+}

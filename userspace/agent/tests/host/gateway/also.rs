@@ -129,7 +129,7 @@ fn its_own_database_is_a_backend_of_what_the_agent_dials_only() {
     eventually("it has ended there", || nodes[0].clients().is_empty());
     hosts.write(&agent, &rule("bypass"));
     eventually("nothing is taken", || hosts.taken().is_empty());
-    let no_route = "underpass_edge_packets_total{fate=\"no_route\"}";
+    let no_route = "underpass_edge_packets_total{verdict=\"no_route\"}";
     assert!(hosts.connect(Family::V4).is_err());
     assert!(agent.metric(no_route).unwrap() >= 1.0);
 }

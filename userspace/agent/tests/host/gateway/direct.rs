@@ -14,8 +14,8 @@ use crate::common::{
     works,
 };
 
-fn fate(agent: &Agent<'_>, fate: &str) -> f64 {
-    let name = format!("underpass_edge_packets_total{{fate=\"{fate}\"}}");
+fn packets(agent: &Agent<'_>, verdict: &str) -> f64 {
+    let name = format!("underpass_edge_packets_total{{verdict=\"{verdict}\"}}");
     agent.metric(&name).unwrap()
 }
 
@@ -31,8 +31,8 @@ fn orders_and_files_move_new_connections_and_no_established_one() {
     let agent = hosts.agent_direct(&both("bypass", ""), QUICK);
     let mut established = connect_to_both(&hosts);
     assert!(established.iter_mut().all(works));
-    let before = fate(&agent, "to_backend");
-    assert!(before > 0.0 && fate(&agent, "to_client") == 0.0);
+    let before = packets(&agent, "to_backend");
+    assert!(before > 0.0 && packets(&agent, "to_client") == 0.0);
     for family in FAMILIES {
         let [first, second] = backends(family);
         hosts::order(&agent, first, "drain");
@@ -45,7 +45,7 @@ fn orders_and_files_move_new_connections_and_no_established_one() {
         hosts::order(&agent, second, "up");
         eventually("one does", || hosts.connect(family).is_ok());
     }
-    assert!(fate(&agent, "no_backend") >= 2.0);
+    assert!(packets(&agent, "no_backend") >= 2.0);
     // A file that forwards nothing any more, and one that does again.
     let xdp = |policy: &str| {
         let file = format!("{}{policy}{QUICK}", hosts::XDP.replace("snat", "dsr"));
@@ -87,5 +87,5 @@ fn clients_of_a_dead_backend_are_told_if_the_file_says_so() {
             done.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset)
         });
     }
-    assert!(fate(&agent, "reset") >= 2.0);
+    assert!(packets(&agent, "reset") >= 2.0);
 }

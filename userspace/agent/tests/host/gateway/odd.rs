@@ -49,7 +49,7 @@ fn policy() -> String {
 }
 
 fn fate(agent: &Agent<'_>, fate: &str) -> f64 {
-    let name = format!("underpass_edge_packets_total{{fate=\"{fate}\"}}");
+    let name = format!("underpass_edge_packets_total{{verdict=\"{fate}\"}}");
     agent.metric(&name).unwrap()
 }
 

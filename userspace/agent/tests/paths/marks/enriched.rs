@@ -8,7 +8,7 @@ use sandbox::{Agent, Netns, Sandbox};
 use serde_json::{Value, json};
 
 use super::{
-    ENRICH,
+    ENRICH, OPTS_IN,
     spliced::{read, write},
 };
 use crate::common::{
@@ -91,9 +91,10 @@ fn mortal_host(way: &str, body: impl FnOnce(&mut Host<'_>, &Operator)) {
 fn agent<'s>(sandbox: &'s Sandbox, way: &str) -> Agent<'s> {
     let (setting, is_incoming) = engine(way);
     let settings = format!("workers = 1\nsplice = \"{setting}\"");
-    let policy = if is_incoming { INCOMING } else { "" };
+    let incoming = if is_incoming { INCOMING } else { "" };
+    let policy = format!("{incoming}{OPTS_IN}");
     let netns = Some(&sandbox.netns);
-    Agent::start(BINARY.as_ref(), netns, &sandbox.cgroup, &settings, policy).unwrap()
+    Agent::start(BINARY.as_ref(), netns, &sandbox.cgroup, &settings, &policy).unwrap()
 }
 
 fn works(host: &Host<'_>, way: &str) -> bool {

@@ -10,7 +10,7 @@ use std::{
 use sandbox::{Agent, Sandbox};
 use serde_json::{Value, json};
 
-use super::{BY_KEYSPACE, ENRICH, OBSERVE, SELECT, begin, exchange};
+use super::{BY_KEYSPACE, ENRICH, OBSERVE, OPTS_IN, SELECT, begin, exchange};
 use crate::common::{
     BINARY, PATIENCE, eventually,
     frames::{query, void},
@@ -27,7 +27,7 @@ fn host(splice: &str, body: impl FnOnce(&Host<'_>)) {
         Some(&sandbox.netns),
         format!("workers = 1\nsplice = \"{splice}\""),
     );
-    let agent = Agent::start(BINARY.as_ref(), netns, &sandbox.cgroup, &settings, "").unwrap();
+    let agent = Agent::start(BINARY.as_ref(), netns, &sandbox.cgroup, &settings, OPTS_IN).unwrap();
     body(&Host {
         agent,
         sandbox: &sandbox,
@@ -381,7 +381,7 @@ fn flows_say_why_they_are_on_their_path() {
 fn where_the_splice_is_off_flows_say_so() {
     host("off", |host| {
         let operator = Operator::of(host);
-        host.policy(ENRICH);
+        host.policy(&format!("{ENRICH}shortcut = true\n"));
         let mut c = host.connect();
         begin(&mut c);
         operator.mark(&["to=:PORT", "bypass"]);

@@ -99,7 +99,7 @@ pub(super) fn split<'b, 't>(mut bits: &'b [Bit<'t>]) -> Vec<&'b [Bit<'t>]> {
     pieces
 }
 
-/// Behind a keyword that stands first.
+/// Returns the bits behind a keyword that stands first.
 pub(super) fn behind<'b, 't>(bits: &'b [Bit<'t>], keyword: &str) -> Option<&'b [Bit<'t>]> {
     let (first, rest) = bits.split_first()?;
     first.is(keyword).then_some(rest)

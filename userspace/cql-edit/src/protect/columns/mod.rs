@@ -25,7 +25,7 @@ pub(crate) struct Touched {
     pub(crate) markers: Vec<Option<Box<str>>>,
 }
 
-/// A statement.
+/// One statement of a text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     /// The keyspace, where the text names one.
@@ -88,7 +88,7 @@ pub(crate) enum Given {
     Other,
 }
 
-/// `None`: not understood, or a statement of another kind.
+/// Finds the columns that a text touches. None: it is not understood, or is a statement of another kind.
 pub(crate) fn touched(text: &[u8]) -> Option<Touched> {
     let (bits, markers) = bits(text)?;
     let mut bits = &bits[..];

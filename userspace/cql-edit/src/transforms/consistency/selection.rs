@@ -27,9 +27,9 @@ pub(super) fn names() -> Vec<&'static str> {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Selection {
-    /// `None`: of any.
+    /// The kinds of statements. None: any.
     kinds: Option<Vec<Kind>>,
-    /// `None`: in any.
+    /// The keyspaces. None: any.
     keyspaces: Option<Vec<String>>,
     prepared: Prepared<Meant>,
 }
@@ -149,7 +149,7 @@ impl Selection {
         self.kinds.as_ref().is_none_or(is_one)
     }
 
-    /// `keyspace`: that of the request or of its flow, if it is known.
+    /// Tells whether a text is meant. `keyspace`: that of the request or of its flow, if it is known.
     fn meant(&self, text: &[u8], keyspace: Option<&str>) -> Meant {
         let Statement {
             kind,

@@ -301,7 +301,7 @@ impl Caps {
         }
     }
 
-    /// `None`: it may stay. 0 stands for ever; what is negative the database refuses.
+    /// Returns the TTL to use instead. None: it may stay. 0 stands for ever; the database refuses negative ones.
     fn capped_ttl(&self, ttl: i64) -> Option<i64> {
         self.max_ttl.filter(|most| ttl == 0 || ttl > *most)
     }

@@ -5,7 +5,7 @@ use super::refusal::refused;
 use crate::Refused;
 use crate::sites::Spot;
 
-/// Replaces the names in one. What is none that is known may not have any.
+/// Replaces the names in a definition. A definition of an unknown kind may not contain renamed ones.
 pub(super) fn name(naming: &mut Naming<'_, '_>) -> Result<(), Refused> {
     let mut at = At {
         spots: naming.spots,
@@ -35,7 +35,7 @@ pub(super) fn name(naming: &mut Naming<'_, '_>) -> Result<(), Refused> {
     naming.has_no_name()
 }
 
-/// Behind its verb.
+/// Replaces the names in a definition, from behind its verb.
 fn definition(
     naming: &mut Naming<'_, '_>,
     mut at: At<'_, '_>,

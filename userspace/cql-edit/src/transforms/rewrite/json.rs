@@ -102,7 +102,7 @@ impl At<'_> {
         None
     }
 
-    /// Over a value that is no string: to the comma or the brace behind it.
+    /// Moves past a value that is no string, to the comma or brace behind it.
     fn skip_value(&mut self) -> Option<()> {
         let mut open = 0_usize;
         loop {

@@ -31,7 +31,7 @@ pub(super) struct Named {
     pub(super) lookups: Option<Lookups>,
 }
 
-/// `keyspace`: that of what has none, by the client's name.
+/// Replaces names. `keyspace`: that of tables without one, by the client's name.
 pub(super) fn rename(
     renames: &Renames,
     text: &Text<'_>,

@@ -7,20 +7,20 @@ use crate::{Caller, Names, Refused};
 use cql::is_system_keyspace;
 use cql::text::Name;
 
-/// More are a migration, and not a detour.
+/// Most names that a step replaces. More are a migration, not a detour.
 const MAX_RENAMES: usize = 256;
 
 /// Cassandra's own limit for a keyspace and a table together, in bytes (`SchemaConstants.java`).
 const MAX_NAME_BYTES: usize = 222;
 
-/// By the client's names; and the other way round.
+/// Renamed keyspaces and tables, by the client's names and by the database's.
 #[derive(Debug, Default)]
 pub(super) struct Renames {
     keyspaces: HashMap<String, String>,
     /// By keyspace and table.
     tables: HashMap<(String, String), String>,
     told_keyspaces: HashMap<String, String>,
-    /// By the database's names.
+    /// The client's names of tables, by the database's names.
     told_tables: HashMap<(String, String), String>,
     /// The client's names in small letters: a text without them needs no change.
     words: HashSet<Vec<u8>>,

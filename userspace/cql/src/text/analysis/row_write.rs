@@ -23,7 +23,7 @@ pub struct RowWrite {
 const MAX_COLUMNS: usize = 256;
 
 impl RowWrite {
-    /// `None`: it is none, or not understood for sure.
+    /// Reads a write of one row. None: the text is another statement, or not understood for sure.
     pub fn of(text: &[u8]) -> Option<Self> {
         if text.len() > super::MAX_ANALYSED_BYTES {
             return None;

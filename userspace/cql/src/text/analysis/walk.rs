@@ -39,7 +39,7 @@ pub fn is_understood(text: &[u8]) -> bool {
     walk(text).is_some()
 }
 
-/// `None`: not understood.
+/// Follows a statement by the grammar. None: it is not understood.
 pub(super) fn walk(text: &[u8]) -> Option<(Shape, Fingerprint)> {
     let mut tokens = Tokens::new(text);
     let token = tokens.next_token();

@@ -106,10 +106,14 @@ pub(crate) fn shrink_to_block(plain: &[u8]) -> Vec<u8> {
 /// What Snappy's worst is (`snap::raw::max_compress_len`), LZ4's being a 255th; and in front of literals that
 /// cannot be made smaller, LZ4 says how many there are, with a byte for each 255 of them. Of bodies larger
 /// than [`MAX_SEEN_BYTES`] not all of that is collected.
-pub(crate) fn enough_for(wanted: usize, length: usize) -> usize {
+pub(crate) const fn enough_for(wanted: usize, length: usize) -> usize {
+    let seen = match length < MAX_SEEN_BYTES {
+        true => length,
+        false => MAX_SEEN_BYTES,
+    };
     match wanted {
         0 => 0,
-        _ => wanted + wanted / 6 + 32 + length.min(MAX_SEEN_BYTES) / 255,
+        _ => wanted + wanted / 6 + 32 + seen / 255,
     }
 }
 

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * Applications that are in a sockmap and stop reading.
+ *
+ * In a sockmap a socket answers FIONREAD from its psock, and leaves out what waits in TCP: a reader that
+ * asks first, and is told 0, waits for an edge that has passed. Nobody can see that it asks. So the agent looks
+ * again and again over the sockets in its maps (find_stalled). One that is at the same place at two looks while
+ * bytes wait in TCP, and none in its psock, leaves the map for good, and its flow with it: outside FIONREAD
+ * tells all. Then it is nudged (nudge_left), in whatever place it waits.
+ *
+ * A spliced application's psock is always empty, so it can leave at any time. On the shortcut the other end
+ * may be in the middle of a redirect to it: what came after it has left would be lost. So both ends are told
+ * first (`leaves`, which take_shortcut reads before it redirects), and each leaves at a later look at which its
+ * psock is empty and nobody holds it: whoever redirects holds its target from before the program's decision
+ * can be acted on until the bytes are in the psock.
+ *
+ * Reads and writes spliced, shortcut_ends; writes nudges. When the agent is dead nobody looks; the keeper
+ * looks over spliced flows.
+ */
+#pragma once
+
+#include "shortcut.h"
+
+/* Whoever has a socket holds it: the application, and the iterator. */
+#define HELD_BY_DEFAULT 2
+
+static __always_inline int is_pending(const struct timer_list *timer)
+{
+	return timer->entry.pprev != 0;
+}
+
+/* Whether somebody may be about to put bytes into the psock of a socket: it is held by more than its
+ * application, this iterator and its own timers. */
+static __always_inline int is_held(const struct tcp_sock *tp)
+{
+	const struct inet_connection_sock *icsk = &tp->inet_conn;
+	int held = SOCK_OF(tp).__sk_common.skc_refcnt.refs.counter;
+
+	held -= is_pending(&SOCK_OF(tp).sk_timer);
+	held -= is_pending(&icsk->icsk_delack_timer);
+	/* An older name: then a socket with unacknowledged bytes is taken for held. */
+	if (bpf_core_field_exists(icsk->icsk_retransmit_timer))
+		held -= is_pending(&icsk->icsk_retransmit_timer);
+	return held > HELD_BY_DEFAULT;
+}
+
+/* Whether a reader was here, with bytes in TCP, at the last look, too. */
+static __always_inline int has_stalled(struct up_reader *reader, const struct tcp_sock *tp)
+{
+	int stalled = reader->waits && reader->seq == tp->copied_seq;
+
+	reader->waits = SOCK_OF(tp).sk_receive_queue.qlen != 0;
+	reader->seq = tp->copied_seq;
+	return stalled && reader->waits;
+}
+
+/* Whether an end of a shortcut is to leave now. */
+static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie)
+{
+	struct up_shortcut_end *end = bpf_map_lookup_elem(&shortcut_ends, &cookie), *other;
+	__u64 peer;
+
+	if (!end)
+		return 0;
+	if (queued((__u64)SOCK_OF(tp).sk_user_data)) {
+		end->reader.waits = 0;
+		return 0;
+	}
+	if (end->reader.leaves)
+		return !is_held(tp);
+	if (!has_stalled(&end->reader, tp))
+		return 0;
+	end->reader.leaves = 1;
+	peer = end->peer;
+	other = bpf_map_lookup_elem(&shortcut_ends, &peer);
+	if (other)
+		other->reader.leaves = 1;
+	return 0;
+}
+
+/* For each socket of a sockmap. Tells the agent the keys of those that are to leave. */
+SEC("iter/sockmap")
+int find_stalled(struct bpf_iter__sockmap *ctx)
+{
+	struct up_spliced *spliced_here;
+	struct tcp_sock *tp;
+	__u64 key;
+
+	if (!ctx->sk)
+		return 0;
+	tp = (struct tcp_sock *)bpf_skc_to_tcp_sock(ctx->sk);
+	if (!tp)
+		return 0;
+	spliced_here = bpf_sk_storage_get(&spliced, tp, 0, 0);
+	if (spliced_here) {
+		if (!has_stalled(&spliced_here->reader, tp))
+			return 0;
+		key = spliced_here->id;
+	} else {
+		key = SOCK_OF(tp).__sk_common.skc_cookie.counter;
+		if (!end_leaves(tp, key))
+			return 0;
+	}
+	bpf_seq_write(ctx->meta->seq, &key, sizeof(key));
+	return 0;
+}
+
+/* Whether the socket of an application was in a sockmap, and is not any more. */
+static __always_inline int has_left(struct tcp_sock *tp)
+{
+	__u64 cookie = SOCK_OF(tp).__sk_common.skc_cookie.counter;
+
+	if ((__u64)SOCK_OF(tp).sk_user_data & USER_DATA_PSOCK)
+		return 0;
+	return bpf_sk_storage_get(&spliced, tp, 0, 0) || bpf_map_lookup_elem(&shortcut_ends, &cookie);
+}
+
+/* For each TCP socket of the namespace, locked. */
+SEC("iter/tcp")
+int nudge_left(struct bpf_iter__tcp *ctx)
+{
+	struct tcp_sock *tp;
+
+	if (!ctx->sk_common)
+		return 0;
+	tp = (struct tcp_sock *)bpf_skc_to_tcp_sock(ctx->sk_common);
+	if (tp && SOCK_OF(tp).sk_receive_queue.qlen && has_left(tp))
+		announce(ctx->sk_common, tp);
+	return 0;
+}

@@ -1,0 +1,218 @@
+//! Everything that is made before the agent's tasks run: sockets and signals, metrics, and what is attached
+//! to the kernel.
+
+use std::sync::{Arc, PoisonError};
+
+use anyhow::Context as _;
+use dataplane::{
+    Answers, Attached, Calls, Dataplane, Holds, IncomingListener, MAX_NAMESPACES, NetnsAgents,
+    NewNetnsListeners, Options, Remembered, ServeRequests, Splicer,
+    backends::{Probe, Severed},
+    host,
+};
+use flow::CloseReason;
+use prometheus::{IntCounterVec, Registry};
+use proxy::{IncomingListeners, paths::PathsAvailable};
+use steps::{Services, pipelines::PipelineMetrics};
+use telemetry::Metrics;
+use tls::TlsRules;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::mpsc,
+};
+
+use super::{limits, stop};
+use crate::{
+    admin,
+    backends::{BackendMetrics, BalancedCounters},
+    config::Config,
+    containers::{ContainerMetrics, Watch},
+    edge::{self, EdgeControl, EdgeMetrics, SharedEdge},
+    kernel_counters::KernelCounters,
+    observed::{ObservedCounters, SharedDataplane},
+    remembered::RememberedGauge,
+    shortcuts::ShortcutCounters,
+    socket_file::{Door, SocketFile},
+};
+
+/// Signals and sockets, from before anything is attached: so that a signal is never one that kills, and a port
+/// in use is found before the host is touched.
+pub(super) struct Doors {
+    pub(super) signals: Signals,
+    pub(super) admin: admin::Listeners,
+    pub(super) control: SocketFile,
+}
+
+pub(super) struct Signals {
+    pub(super) terminate: Signal,
+    pub(super) interrupt: Signal,
+    pub(super) hangups: Signal,
+}
+
+impl Doors {
+    pub(super) async fn open(config: &Config) -> anyhow::Result<Self> {
+        Ok(Self {
+            signals: Signals {
+                terminate: signal(SignalKind::terminate())?,
+                interrupt: signal(SignalKind::interrupt())?,
+                hangups: signal(SignalKind::hangup())?,
+            },
+            admin: admin::Listeners::bind(config).await?,
+            control: SocketFile::bind(Door::Control, &config.control)?,
+        })
+    }
+}
+
+/// All that can fail before the host is touched.
+pub(super) struct Early {
+    pub(super) options: Options,
+    pub(super) max_flows: usize,
+    /// The dataplane, once it is attached.
+    pub(super) attached: SharedDataplane,
+    pub(super) registry: Registry,
+    pub(super) backend_metrics: BackendMetrics,
+    pub(super) edge: SharedEdge,
+    pub(super) edge_control: EdgeControl,
+    pub(super) metrics: Metrics,
+    pub(super) pipeline_metrics: PipelineMetrics,
+    pub(super) refused: IntCounterVec,
+    pub(super) services: Arc<Services>,
+    pub(super) tls: TlsRules,
+    pub(super) available: PathsAvailable,
+    pub(super) container_metrics: ContainerMetrics,
+    pub(super) containers: Watch,
+}
+
+impl Early {
+    pub(super) async fn make(config: &mut Config, max_flows: usize) -> anyhow::Result<Self> {
+        let options = options(config)?;
+        let attached = SharedDataplane::default();
+        let registry = Registry::new();
+        registry.register(Box::new(KernelCounters::new(attached.clone())?))?;
+        registry.register(Box::new(ObservedCounters::new(attached.clone())?))?;
+        registry.register(Box::new(ShortcutCounters::new(attached.clone())?))?;
+        registry.register(Box::new(RememberedGauge::new(attached.clone())?))?;
+        registry.register(Box::new(BalancedCounters::new(attached.clone())?))?;
+        let backend_metrics = BackendMetrics::register(&registry)?;
+        let edge = SharedEdge::default();
+        registry.register(Box::new(EdgeMetrics::new(edge.clone())?))?;
+        let edge_control =
+            EdgeControl::new(edge.clone(), config.pins.clone(), config.max_forwarded);
+        let metrics = Metrics::register(&registry, &CloseReason::labels())?;
+        let pipeline_metrics = PipelineMetrics::register(&registry)?;
+        let refused = admin::register(&registry)?;
+        let services = Arc::new(Services::register(&registry, &metrics)?);
+        config.pipelines.open(&services)?;
+        let tls = TlsRules::load(&config.tls)?;
+        let available = PathsAvailable::register(&registry)?;
+        let container_metrics = ContainerMetrics::register(&registry)?;
+        let containers = Watch::new(
+            &config.containers,
+            &mut config.policy,
+            container_metrics.clone(),
+        )
+        .await;
+        Ok(Self {
+            options,
+            max_flows,
+            attached,
+            registry,
+            backend_metrics,
+            edge,
+            edge_control,
+            metrics,
+            pipeline_metrics,
+            refused,
+            services,
+            tls,
+            available,
+            container_metrics,
+            containers,
+        })
+    }
+}
+
+/// The kernel's part of what tasks work with.
+pub(super) struct Taken {
+    pub(super) entrances: IncomingListeners,
+    pub(super) holds: Holds,
+    pub(super) netns_agents: Arc<NetnsAgents>,
+    pub(super) serve_requests: ServeRequests,
+    pub(super) splices: Result<(Splicer, Calls), String>,
+    pub(super) settle: mpsc::Sender<NewNetnsListeners>,
+}
+
+/// Where everything is that the tasks have in common.
+pub(super) struct Attachment {
+    pub(super) taken: Taken,
+    pub(super) answers: Answers,
+    pub(super) remembered: Arc<Remembered>,
+    pub(super) probes: (Probe, Severed),
+    pub(super) give_listener: mpsc::UnboundedSender<IncomingListener>,
+}
+
+/// Attaches to the kernel, and then to the interfaces.
+pub(super) fn attach(config: &Config, early: &mut Early) -> anyhow::Result<Attachment> {
+    let Attached {
+        dataplane,
+        listeners,
+        holds,
+        netns_agents,
+        serve_requests,
+        answers,
+        incoming_listeners,
+        remembered,
+        splices,
+        probe,
+        severed,
+    } = Dataplane::attach(&early.options, &config.policy)?;
+    *early
+        .attached
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
+    early.services.caches.dial_by(probe);
+    early.services.folds.dial_by(probe);
+    early.services.mirrors.dial_by(probe);
+    // Beneath the pins, which are ours alone by now.
+    if let Err(error) = early.edge_control.apply(&config.xdp, &config.policy) {
+        stop(&early.attached)?;
+        return Err(error);
+    }
+    let (settle, settled) = mpsc::channel(MAX_NAMESPACES);
+    let (give_listener, given_listeners) = mpsc::unbounded_channel();
+    let mut incoming_listeners = incoming_listeners.into_iter();
+    incoming_listeners.try_for_each(|listener| give_listener.send(listener))?;
+    Ok(Attachment {
+        taken: Taken {
+            entrances: IncomingListeners {
+                listeners,
+                incoming_listeners: given_listeners,
+                settled,
+            },
+            holds,
+            netns_agents,
+            serve_requests,
+            splices,
+            settle,
+        },
+        answers,
+        remembered,
+        probes: (probe, severed),
+        give_listener,
+    })
+}
+
+fn options(config: &Config) -> anyhow::Result<Options> {
+    let cgroup = match &config.cgroup {
+        Some(path) => path.clone(),
+        None => host::cgroup2_root()?
+            .context("no cgroup2 is mounted: run `mount -t cgroup2 none /sys/fs/cgroup/unified`")?,
+    };
+    Ok(Options {
+        cgroup,
+        pins: config.pins.clone(),
+        incoming: config.incoming.clone(),
+        max_namespaces: limits::max_namespaces(config.max_namespaces),
+        taken: edge::taken(&config.xdp, &config.policy),
+    })
+}

@@ -1,0 +1,341 @@
+//! [`TappedFlow`]: both directions of a flow, and their decoder.
+
+use std::sync::Arc;
+
+use cql::{
+    CloseReason, FlowDecoder, FramePosition, Framing, PreparedStatements, Sink, Undecodable,
+    Unread, Verdict,
+};
+
+use crate::follower::{Follower, Piece, Told};
+use crate::packet::{Direction, KernelFraming, Packet};
+
+/// The bit of a frame's first byte that marks a response (`native_protocol_v5.spec` §2.4.1.1).
+const RESPONSE_BIT: u8 = 0x80;
+
+/// Why a flow is not read any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// The flow cannot be decoded.
+    Undecodable(Undecodable),
+    /// The peers have lost each other: an inline flow would be closed.
+    Broken(CloseReason),
+    /// Bytes were missed, and in compressed segments nobody sees where a frame begins.
+    Compressed,
+}
+
+impl Stopped {
+    /// The reason's name in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Undecodable(why) => why.as_str(),
+            Self::Broken(why) => why.as_str(),
+            Self::Compressed => "compressed_gap",
+        }
+    }
+}
+
+/// Counts of what a flow has missed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Times that bytes were missed.
+    pub gaps: u64,
+    /// Requests that were waiting for a response when bytes were missed, and so are paired with none.
+    pub abandoned: u64,
+}
+
+/// How a flow is read.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a flow that is not decoded soon is again, or has ended"
+)]
+enum Reading {
+    Decodes(FlowDecoder),
+    /// Until a frame begins in either direction: what has passed is not known.
+    Waits,
+    /// A frame begins with the next bytes that are told.
+    Begins(KernelFraming),
+    Stopped(Stopped),
+}
+
+/// A flow that is read from copies of its packets.
+#[derive(Debug)]
+pub struct TappedFlow {
+    requests: Follower,
+    responses: Follower,
+    reader: Reader,
+}
+
+/// The decoder, and what another one needs that comes after it.
+#[derive(Debug)]
+struct Reader {
+    reading: Reading,
+    prepared: Arc<PreparedStatements>,
+    wants_texts: bool,
+    wants_contexts: bool,
+    counts: Counts,
+    /// Directions of which nothing more can be read before a frame begins.
+    loses: [bool; 2],
+}
+
+impl TappedFlow {
+    /// Makes a flow of which nothing has been seen. `prepared`: shared by the flows to one cluster.
+    pub fn new(prepared: Arc<PreparedStatements>) -> Self {
+        Self {
+            requests: Follower::default(),
+            responses: Follower::default(),
+            reader: Reader {
+                reading: Reading::Waits,
+                prepared,
+                wants_texts: false,
+                wants_contexts: false,
+                counts: Counts::default(),
+                loses: [false; 2],
+            },
+        }
+    }
+
+    /// Whether a sink that asks for details is given texts of statements, and what custom payloads say of
+    /// traces: see [`FlowDecoder::wants_texts`].
+    pub fn wants(&mut self, texts: bool, contexts: bool) {
+        self.reader.wants_texts = texts;
+        self.reader.wants_contexts = contexts;
+        if let Reading::Decodes(decoder) = &mut self.reader.reading {
+            decoder.wants_texts(texts);
+            decoder.wants_contexts(contexts);
+        }
+    }
+
+    /// The direction's first byte has this sequence number. With the first one of a flow it is decoded from
+    /// its beginning on.
+    pub fn begin(&mut self, direction: Direction, seq: u32) {
+        let is_new = |follower: &Follower| !follower.follows();
+        if is_new(&self.requests) && is_new(&self.responses) {
+            let decoder = FlowDecoder::new(self.reader.prepared.clone());
+            self.reader.decode_by(decoder);
+        }
+        self.follower(direction).begin(seq);
+    }
+
+    /// Takes a packet.
+    pub fn packet(&mut self, direction: Direction, packet: &Packet<'_>, sink: &mut impl Sink) {
+        let Self {
+            requests,
+            responses,
+            reader,
+        } = self;
+        if let Reading::Stopped(_) = reader.reading {
+            return;
+        }
+        let follower = match direction {
+            Direction::Requests => requests,
+            Direction::Responses => responses,
+        };
+        follower.push(packet, &mut |told| reader.take(direction, told, sink));
+        let [requests, responses] = std::mem::take(&mut self.reader.loses);
+        if requests {
+            self.requests.lose();
+        }
+        if responses {
+            self.responses.lose();
+        }
+    }
+
+    /// The flow has ended, or nobody reads it any more. A sink that asks for details is told of requests
+    /// that have no response.
+    pub fn finish(&mut self, now_ns: u64, sink: &mut impl Sink) {
+        if let Reading::Decodes(decoder) = &mut self.reader.reading {
+            decoder.requests_end(sink);
+            decoder.responses_end(sink);
+            decoder.finish(now_ns, sink);
+        }
+    }
+
+    /// Counts of what was missed so far.
+    pub fn counts(&self) -> Counts {
+        self.reader.counts
+    }
+
+    /// Why the flow is not read any more. None: it is.
+    pub fn stopped(&self) -> Option<Stopped> {
+        match self.reader.reading {
+            Reading::Stopped(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    fn follower(&mut self, direction: Direction) -> &mut Follower {
+        match direction {
+            Direction::Requests => &mut self.requests,
+            Direction::Responses => &mut self.responses,
+        }
+    }
+}
+
+impl Reader {
+    fn decode_by(&mut self, mut decoder: FlowDecoder) {
+        decoder.wants_texts(self.wants_texts);
+        decoder.wants_contexts(self.wants_contexts);
+        self.reading = Reading::Decodes(decoder);
+    }
+
+    fn take(&mut self, direction: Direction, told: Told<'_>, sink: &mut impl Sink) {
+        // What follows cannot be read, and is not in a gap of its own.
+        if self.is_lost(direction) {
+            return;
+        }
+        match told.piece {
+            Piece::Bytes(bytes) => self.bytes(direction, told.at_ns, bytes, sink),
+            Piece::Skipped(bytes) => self.skipped(direction, told.at_ns, bytes, sink),
+            Piece::Gap => self.gap(direction, told.at_ns, sink),
+            Piece::Resumed(framing) => match self.reading {
+                Reading::Waits => self.reading = Reading::Begins(framing),
+                // Requests have passed since the gap began, and some of their responses were in it.
+                Reading::Decodes(_) if direction == Direction::Responses => {
+                    self.join_behind_gap(direction, told.at_ns, sink);
+                }
+                _ => {}
+            },
+        }
+    }
+
+    fn bytes(&mut self, direction: Direction, at_ns: u64, bytes: &[u8], sink: &mut impl Sink) {
+        if let Reading::Begins(framing) = self.reading {
+            self.join(direction, framing, bytes);
+        }
+        let Reading::Decodes(decoder) = &mut self.reading else {
+            return;
+        };
+        let verdict = match direction {
+            Direction::Requests => decoder.requests(at_ns, bytes, sink),
+            Direction::Responses => decoder.responses(at_ns, bytes, sink),
+        };
+        self.obey(verdict, at_ns, sink);
+    }
+
+    fn skipped(&mut self, direction: Direction, at_ns: u64, bytes: u32, sink: &mut impl Sink) {
+        let Reading::Decodes(decoder) = &mut self.reading else {
+            return;
+        };
+        let bytes = bytes as usize;
+        let verdict = match direction {
+            Direction::Requests => decoder.skip_requests(at_ns, bytes, sink),
+            Direction::Responses => decoder.skip_responses(at_ns, bytes, sink),
+        };
+        match verdict {
+            Some(verdict) => self.obey(verdict, at_ns, sink),
+            None => {
+                self.gap(direction, at_ns, sink);
+                self.set_lost(direction);
+            }
+        }
+    }
+
+    fn obey(&mut self, verdict: Verdict, at_ns: u64, sink: &mut impl Sink) {
+        let stopped = match verdict {
+            Verdict::Continue => return,
+            // No frame began where the kernel took one for it: it is looked for again.
+            Verdict::Undecodable(Undecodable::Lost) => {
+                self.counts.gaps += 1;
+                return self.start_anew(at_ns, sink);
+            }
+            Verdict::Undecodable(why) => Stopped::Undecodable(why),
+            Verdict::Close { reason, .. } => Stopped::Broken(reason),
+        };
+        self.abandon(at_ns, sink);
+        self.reading = Reading::Stopped(stopped);
+    }
+
+    /// Bytes of this direction were missed. Whatever waits for a response is paired with none: which
+    /// responses were among those bytes, or belong to requests among them, nobody knows.
+    fn gap(&mut self, direction: Direction, at_ns: u64, sink: &mut impl Sink) {
+        if let Reading::Decodes(_) = &self.reading {
+            self.counts.gaps += 1;
+            self.join_behind_gap(direction, at_ns, sink);
+        }
+    }
+
+    /// Goes on with a decoder that has seen nothing of what is asked and not answered.
+    fn join_behind_gap(&mut self, direction: Direction, at_ns: u64, sink: &mut impl Sink) {
+        let Reading::Decodes(decoder) = &self.reading else {
+            return;
+        };
+        let Ok(mut unread) = decoder.unread() else {
+            return self.start_anew(at_ns, sink);
+        };
+        let place = match direction {
+            Direction::Requests => &mut unread.requests,
+            Direction::Responses => &mut unread.responses,
+        };
+        *place = beginning(place.framing, place.first);
+        self.abandon(at_ns, sink);
+        self.decode_by(FlowDecoder::join(self.prepared.clone(), unread));
+    }
+
+    /// Begins again with the next frame of either direction.
+    fn start_anew(&mut self, at_ns: u64, sink: &mut impl Sink) {
+        self.abandon(at_ns, sink);
+        self.reading = Reading::Waits;
+        self.loses = [true; 2];
+    }
+
+    /// Tells of the requests that get no response.
+    fn abandon(&mut self, at_ns: u64, sink: &mut impl Sink) {
+        if let Reading::Decodes(decoder) = &mut self.reading {
+            self.counts.abandoned += decoder.in_flight() as u64;
+            decoder.finish(at_ns, sink);
+        }
+    }
+
+    /// Makes a decoder that begins with the frame that begins with `bytes`. The other direction begins with
+    /// a frame, too, when it does.
+    fn join(&mut self, direction: Direction, framing: KernelFraming, bytes: &[u8]) {
+        let first = bytes.first().copied().unwrap_or_default();
+        let (framing, version) = match framing {
+            KernelFraming::Frames => (Framing::Frames, first & !RESPONSE_BIT),
+            KernelFraming::Segments => (Framing::Segments, 5),
+            KernelFraming::OtherSegments => {
+                self.reading = Reading::Stopped(Stopped::Compressed);
+                return;
+            }
+        };
+        // Before segments begin, v5's handshake is under way: what was agreed on is not known.
+        if version >= 5 && framing == Framing::Frames {
+            self.reading = Reading::Waits;
+            self.set_lost(direction);
+            return;
+        }
+        let positions = (
+            beginning(framing, version),
+            beginning(framing, version | RESPONSE_BIT),
+        );
+        match Unread::at(positions.0, positions.1) {
+            Ok(unread) => self.decode_by(FlowDecoder::join(self.prepared.clone(), unread)),
+            Err(_) => self.reading = Reading::Waits,
+        }
+    }
+
+    fn set_lost(&mut self, direction: Direction) {
+        match (&mut self.loses, direction) {
+            ([requests, _], Direction::Requests) => *requests = true,
+            ([_, responses], Direction::Responses) => *responses = true,
+        }
+    }
+
+    fn is_lost(&self, direction: Direction) -> bool {
+        match (self.loses, direction) {
+            ([requests, _], Direction::Requests) => requests,
+            ([_, responses], Direction::Responses) => responses,
+        }
+    }
+}
+
+/// The position between two frames, or two segments, of a direction whose frames begin with this byte.
+fn beginning(framing: Framing, first: u8) -> FramePosition {
+    FramePosition {
+        framing,
+        first,
+        ..FramePosition::UNKNOWN
+    }
+}
