@@ -110,6 +110,16 @@ enum up_limit {
 	UP_SHORTCUT_BULK_BYTES = 65536,
 	/* Wake-ups for the agent; when it is full, one is waiting. */
 	UP_SPILL_RING_BYTES = 4096,
+	/* What is copied of a frame's body at most: as much as the agent's decoder reads of one; of one that
+	 * is compressed, as much as gives that. */
+	UP_TAP_BODY_BYTES = 65536,
+	UP_TAP_COMPRESSED_BODY_BYTES = 212992,
+	/* What one record holds of a packet: the largest size for which the ring has a class. */
+	UP_TAP_PIECE_BYTES = 32768,
+	/* Records of a packet at most: BIG TCP has packets of 512 KiB, and it is doubled. */
+	UP_MAX_TAP_PIECES = 32,
+	/* By the low bits of a flow's cookie; a power of two. Readers share them out among themselves. */
+	UP_TAP_SLOTS = 4,
 };
 
 enum up_action {
@@ -289,7 +299,9 @@ struct up_rule {
 	__u8 recalls;
 	/* Its number among the rules with backends, from 1; 0: it has none. */
 	__u8 balanced;
-	__u8 pad[3];
+	/* With UP_ACTION_OBSERVE: the agent gets a copy of what passes. */
+	__u8 taps;
+	__u8 pad[2];
 	/* So many of 2^32 flows come to the agent, the others are left alone; 0: all do. */
 	__u32 sample;
 };
@@ -389,7 +401,9 @@ struct up_connect {
 	/* The SYN was handed to the agent and is being held. */
 	__u8 held;
 	__u8 generation;
-	__u8 pad[4];
+	/* Observed, and the agent gets a copy of what passes. */
+	__u8 taps;
+	__u8 pad[3];
 };
 
 /* A pending connect, by what its SYN shows to the listener that it is sent to. Addresses are the same in many
@@ -485,6 +499,8 @@ struct up_cursor {
 	__u32 frame_left;
 	__u32 off;
 	__u32 end;
+	/* Of a tapped flow: up to where the body that is passing is copied. */
+	__u32 want_end;
 	__u8 sync;
 	__u8 framing;
 	/* So many bytes of a header that a packet's end cut. */
@@ -508,6 +524,12 @@ struct up_direction {
 	__u64 compressed;
 	/* Times that headers were missed for good: sync was lost, or a hole not filled. */
 	__u64 gaps;
+	/* Where in the packet that is being read a frame begins, or a segment of whole frames, if one does. */
+	__u32 frame_at;
+	__u32 has_frame;
+	/* Of a tapped flow: what passed and was not copied because there was no room for it. */
+	__u64 lost_frames;
+	__u64 lost_bytes;
 	__u64 by_opcode[17];
 };
 
@@ -531,6 +553,45 @@ struct up_meter {
 	/* By stream id: when the request left, in units; 0: none is under way. */
 	__u32 started[512];
 	__u32 latencies[800];
+};
+
+enum up_tap_kind {
+	/* A flow begins: an up_tap_begin. */
+	UP_TAP_BEGIN = 0,
+	/* A direction begins with the byte `seq`. */
+	UP_TAP_START = 1,
+	UP_TAP_BYTES = 2,
+	/* The flow's socket is closed. */
+	UP_TAP_END = 3,
+};
+
+/* From the meter to the agent: of a packet of a tapped flow `before` bytes that are not copied, then
+ * `copied` that stand behind this, then `after` that are not. */
+struct up_tap_record {
+	__u64 cookie;
+	/* When it passed, CLOCK_MONOTONIC. */
+	__u64 at_ns;
+	__u32 seq;
+	__u32 before;
+	__u32 copied;
+	__u32 after;
+	/* All bytes before this one had passed. */
+	__u32 passed;
+	/* Where a frame begins, or a segment of whole frames, if `has_frame`. */
+	__u32 frame_at;
+	__u8 kind;
+	__u8 is_request;
+	__u8 framing;
+	__u8 has_frame;
+	__u8 pad[4];
+};
+
+struct up_tap_begin {
+	struct up_tap_record record;
+	struct up_connect connect;
+	/* The client's side. */
+	struct up_endpoint client;
+	__u32 pad;
 };
 
 /* Engines: the place at which bytes from the far application enter the near leg's stream. */
@@ -818,9 +879,11 @@ _Static_assert(sizeof(struct up_flow) == 160, "up_flow");
 _Static_assert(sizeof(struct up_held) == 264, "up_held");
 _Static_assert(sizeof(struct up_observed) == 136, "up_observed");
 _Static_assert(sizeof(struct up_agent_settings) == 40, "up_agent_settings");
-_Static_assert(sizeof(struct up_cursor) == 40, "up_cursor");
-_Static_assert(sizeof(struct up_direction) == 264, "up_direction");
-_Static_assert(sizeof(struct up_meter) == 5928, "up_meter");
+_Static_assert(sizeof(struct up_cursor) == 44, "up_cursor");
+_Static_assert(sizeof(struct up_direction) == 296, "up_direction");
+_Static_assert(sizeof(struct up_meter) == 5992, "up_meter");
+_Static_assert(sizeof(struct up_tap_record) == 48, "up_tap_record");
+_Static_assert(sizeof(struct up_tap_begin) == 48 + sizeof(struct up_connect) + 24, "up_tap_begin");
 _Static_assert(sizeof(struct up_frame_position) == 28, "up_frame_position");
 _Static_assert(sizeof(struct up_splice_order) == 96, "up_splice_order");
 _Static_assert(sizeof(struct up_splice_slot) == 104, "up_splice_slot");

@@ -146,6 +146,21 @@ pub const SHORTCUT_BULK_BYTES: u32 = 65536;
 /// `UP_SPILL_RING_BYTES` of `enum up_limit` in abi.h.
 pub const SPILL_RING_BYTES: u32 = 4096;
 
+/// `UP_TAP_BODY_BYTES` of `enum up_limit` in abi.h.
+pub const TAP_BODY_BYTES: u32 = 65536;
+
+/// `UP_TAP_COMPRESSED_BODY_BYTES` of `enum up_limit` in abi.h.
+pub const TAP_COMPRESSED_BODY_BYTES: u32 = 212992;
+
+/// `UP_TAP_PIECE_BYTES` of `enum up_limit` in abi.h.
+pub const TAP_PIECE_BYTES: u32 = 32768;
+
+/// `UP_MAX_TAP_PIECES` of `enum up_limit` in abi.h.
+pub const MAX_TAP_PIECES: u32 = 32;
+
+/// `UP_TAP_SLOTS` of `enum up_limit` in abi.h.
+pub const TAP_SLOTS: u32 = 4;
+
 /// `UP_ACTION_BYPASS` of `enum up_action` in abi.h.
 pub const ACTION_BYPASS: u32 = 0;
 
@@ -292,6 +307,18 @@ pub const SYNC_OK: u32 = 1;
 
 /// `UP_SYNC_LOST` of `enum up_sync` in abi.h.
 pub const SYNC_LOST: u32 = 2;
+
+/// `UP_TAP_BEGIN` of `enum up_tap_kind` in abi.h.
+pub const TAP_BEGIN: u32 = 0;
+
+/// `UP_TAP_START` of `enum up_tap_kind` in abi.h.
+pub const TAP_START: u32 = 1;
+
+/// `UP_TAP_BYTES` of `enum up_tap_kind` in abi.h.
+pub const TAP_BYTES: u32 = 2;
+
+/// `UP_TAP_END` of `enum up_tap_kind` in abi.h.
+pub const TAP_END: u32 = 3;
 
 /// `UP_SPLICE_ENGINE_OFF` of `enum up_splice_engine` in abi.h.
 pub const SPLICE_ENGINE_OFF: u32 = 0;
@@ -799,8 +826,10 @@ pub struct Rule {
     pub recalls: u8,
     /// In C: `__u8`.
     pub balanced: u8,
-    /// In C: `__u8[3]`.
-    pub pad: [u8; 3],
+    /// In C: `__u8`.
+    pub taps: u8,
+    /// In C: `__u8[2]`.
+    pub pad: [u8; 2],
     /// In C: `__u32`.
     pub sample: u32,
 }
@@ -812,7 +841,8 @@ const _: () = {
     assert!(offset_of!(Rule, shortcut) == 2);
     assert!(offset_of!(Rule, recalls) == 3);
     assert!(offset_of!(Rule, balanced) == 4);
-    assert!(offset_of!(Rule, pad) == 5);
+    assert!(offset_of!(Rule, taps) == 5);
+    assert!(offset_of!(Rule, pad) == 6);
     assert!(offset_of!(Rule, sample) == 8);
 };
 
@@ -1040,8 +1070,10 @@ pub struct Connect {
     pub held: u8,
     /// In C: `__u8`.
     pub generation: u8,
-    /// In C: `__u8[4]`.
-    pub pad: [u8; 4],
+    /// In C: `__u8`.
+    pub taps: u8,
+    /// In C: `__u8[3]`.
+    pub pad: [u8; 3],
 }
 
 const _: () = {
@@ -1054,7 +1086,8 @@ const _: () = {
     assert!(offset_of!(Connect, bound_port) == 97);
     assert!(offset_of!(Connect, held) == 98);
     assert!(offset_of!(Connect, generation) == 99);
-    assert!(offset_of!(Connect, pad) == 100);
+    assert!(offset_of!(Connect, taps) == 100);
+    assert!(offset_of!(Connect, pad) == 101);
 };
 
 /// `struct up_connect_key` in abi.h.
@@ -1212,6 +1245,8 @@ pub struct Cursor {
     pub off: u32,
     /// In C: `__u32`.
     pub end: u32,
+    /// In C: `__u32`.
+    pub want_end: u32,
     /// In C: `__u8`.
     pub sync: u8,
     /// In C: `__u8`.
@@ -1225,18 +1260,19 @@ pub struct Cursor {
 }
 
 const _: () = {
-    assert!(size_of::<Cursor>() == 40);
+    assert!(size_of::<Cursor>() == 44);
     assert!(offset_of!(Cursor, next) == 0);
     assert!(offset_of!(Cursor, top) == 4);
     assert!(offset_of!(Cursor, segment_left) == 8);
     assert!(offset_of!(Cursor, frame_left) == 12);
     assert!(offset_of!(Cursor, off) == 16);
     assert!(offset_of!(Cursor, end) == 20);
-    assert!(offset_of!(Cursor, sync) == 24);
-    assert!(offset_of!(Cursor, framing) == 25);
-    assert!(offset_of!(Cursor, have) == 26);
-    assert!(offset_of!(Cursor, pad) == 27);
-    assert!(offset_of!(Cursor, header) == 28);
+    assert!(offset_of!(Cursor, want_end) == 24);
+    assert!(offset_of!(Cursor, sync) == 28);
+    assert!(offset_of!(Cursor, framing) == 29);
+    assert!(offset_of!(Cursor, have) == 30);
+    assert!(offset_of!(Cursor, pad) == 31);
+    assert!(offset_of!(Cursor, header) == 32);
 };
 
 /// `struct up_direction` in abi.h.
@@ -1261,22 +1297,34 @@ pub struct Direction {
     pub compressed: u64,
     /// In C: `__u64`.
     pub gaps: u64,
+    /// In C: `__u32`.
+    pub frame_at: u32,
+    /// In C: `__u32`.
+    pub has_frame: u32,
+    /// In C: `__u64`.
+    pub lost_frames: u64,
+    /// In C: `__u64`.
+    pub lost_bytes: u64,
     /// In C: `__u64[17]`.
     pub by_opcode: [u64; 17],
 }
 
 const _: () = {
-    assert!(size_of::<Direction>() == 264);
+    assert!(size_of::<Direction>() == 296);
     assert!(offset_of!(Direction, at) == 0);
-    assert!(offset_of!(Direction, late) == 40);
-    assert!(offset_of!(Direction, late_end) == 80);
-    assert!(offset_of!(Direction, busy) == 84);
-    assert!(offset_of!(Direction, bytes) == 88);
-    assert!(offset_of!(Direction, frames) == 96);
-    assert!(offset_of!(Direction, segments) == 104);
-    assert!(offset_of!(Direction, compressed) == 112);
-    assert!(offset_of!(Direction, gaps) == 120);
-    assert!(offset_of!(Direction, by_opcode) == 128);
+    assert!(offset_of!(Direction, late) == 44);
+    assert!(offset_of!(Direction, late_end) == 88);
+    assert!(offset_of!(Direction, busy) == 92);
+    assert!(offset_of!(Direction, bytes) == 96);
+    assert!(offset_of!(Direction, frames) == 104);
+    assert!(offset_of!(Direction, segments) == 112);
+    assert!(offset_of!(Direction, compressed) == 120);
+    assert!(offset_of!(Direction, gaps) == 128);
+    assert!(offset_of!(Direction, frame_at) == 136);
+    assert!(offset_of!(Direction, has_frame) == 140);
+    assert!(offset_of!(Direction, lost_frames) == 144);
+    assert!(offset_of!(Direction, lost_bytes) == 152);
+    assert!(offset_of!(Direction, by_opcode) == 160);
 };
 
 /// `struct up_meter` in abi.h.
@@ -1310,7 +1358,7 @@ pub struct Meter {
 }
 
 const _: () = {
-    assert!(size_of::<Meter>() == 5928);
+    assert!(size_of::<Meter>() == 5992);
     assert!(offset_of!(Meter, connect) == 0);
     assert!(offset_of!(Meter, client) == 104);
     assert!(offset_of!(Meter, version) == 124);
@@ -1318,11 +1366,82 @@ const _: () = {
     assert!(offset_of!(Meter, pad) == 126);
     assert!(offset_of!(Meter, opened_ns) == 128);
     assert!(offset_of!(Meter, requests) == 136);
-    assert!(offset_of!(Meter, responses) == 400);
-    assert!(offset_of!(Meter, latency_sum_ns) == 664);
-    assert!(offset_of!(Meter, unmatched) == 672);
-    assert!(offset_of!(Meter, started) == 680);
-    assert!(offset_of!(Meter, latencies) == 2728);
+    assert!(offset_of!(Meter, responses) == 432);
+    assert!(offset_of!(Meter, latency_sum_ns) == 728);
+    assert!(offset_of!(Meter, unmatched) == 736);
+    assert!(offset_of!(Meter, started) == 744);
+    assert!(offset_of!(Meter, latencies) == 2792);
+};
+
+/// `struct up_tap_record` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TapRecord {
+    /// In C: `__u64`.
+    pub cookie: u64,
+    /// In C: `__u64`.
+    pub at_ns: u64,
+    /// In C: `__u32`.
+    pub seq: u32,
+    /// In C: `__u32`.
+    pub before: u32,
+    /// In C: `__u32`.
+    pub copied: u32,
+    /// In C: `__u32`.
+    pub after: u32,
+    /// In C: `__u32`.
+    pub passed: u32,
+    /// In C: `__u32`.
+    pub frame_at: u32,
+    /// In C: `__u8`.
+    pub kind: u8,
+    /// In C: `__u8`.
+    pub is_request: u8,
+    /// In C: `__u8`.
+    pub framing: u8,
+    /// In C: `__u8`.
+    pub has_frame: u8,
+    /// In C: `__u8[4]`.
+    pub pad: [u8; 4],
+}
+
+const _: () = {
+    assert!(size_of::<TapRecord>() == 48);
+    assert!(offset_of!(TapRecord, cookie) == 0);
+    assert!(offset_of!(TapRecord, at_ns) == 8);
+    assert!(offset_of!(TapRecord, seq) == 16);
+    assert!(offset_of!(TapRecord, before) == 20);
+    assert!(offset_of!(TapRecord, copied) == 24);
+    assert!(offset_of!(TapRecord, after) == 28);
+    assert!(offset_of!(TapRecord, passed) == 32);
+    assert!(offset_of!(TapRecord, frame_at) == 36);
+    assert!(offset_of!(TapRecord, kind) == 40);
+    assert!(offset_of!(TapRecord, is_request) == 41);
+    assert!(offset_of!(TapRecord, framing) == 42);
+    assert!(offset_of!(TapRecord, has_frame) == 43);
+    assert!(offset_of!(TapRecord, pad) == 44);
+};
+
+/// `struct up_tap_begin` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TapBegin {
+    /// In C: `struct up_tap_record`.
+    pub record: TapRecord,
+    /// In C: `struct up_connect`.
+    pub connect: Connect,
+    /// In C: `struct up_endpoint`.
+    pub client: Endpoint,
+    /// In C: `__u32`.
+    pub pad: u32,
+}
+
+const _: () = {
+    assert!(size_of::<TapBegin>() == 176);
+    assert!(offset_of!(TapBegin, record) == 0);
+    assert!(offset_of!(TapBegin, connect) == 48);
+    assert!(offset_of!(TapBegin, client) == 152);
+    assert!(offset_of!(TapBegin, pad) == 172);
 };
 
 /// `struct up_frame_position` in abi.h.
@@ -2254,6 +2373,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("shortcut", offset_of!(Rule, shortcut)),
             ("recalls", offset_of!(Rule, recalls)),
             ("balanced", offset_of!(Rule, balanced)),
+            ("taps", offset_of!(Rule, taps)),
             ("pad", offset_of!(Rule, pad)),
             ("sample", offset_of!(Rule, sample)),
         ],
@@ -2360,6 +2480,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("bound_port", offset_of!(Connect, bound_port)),
             ("held", offset_of!(Connect, held)),
             ("generation", offset_of!(Connect, generation)),
+            ("taps", offset_of!(Connect, taps)),
             ("pad", offset_of!(Connect, pad)),
         ],
     ),
@@ -2436,6 +2557,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("frame_left", offset_of!(Cursor, frame_left)),
             ("off", offset_of!(Cursor, off)),
             ("end", offset_of!(Cursor, end)),
+            ("want_end", offset_of!(Cursor, want_end)),
             ("sync", offset_of!(Cursor, sync)),
             ("framing", offset_of!(Cursor, framing)),
             ("have", offset_of!(Cursor, have)),
@@ -2456,6 +2578,10 @@ pub const LAYOUT: &[StructLayout] = &[
             ("segments", offset_of!(Direction, segments)),
             ("compressed", offset_of!(Direction, compressed)),
             ("gaps", offset_of!(Direction, gaps)),
+            ("frame_at", offset_of!(Direction, frame_at)),
+            ("has_frame", offset_of!(Direction, has_frame)),
+            ("lost_frames", offset_of!(Direction, lost_frames)),
+            ("lost_bytes", offset_of!(Direction, lost_bytes)),
             ("by_opcode", offset_of!(Direction, by_opcode)),
         ],
     ),
@@ -2475,6 +2601,35 @@ pub const LAYOUT: &[StructLayout] = &[
             ("unmatched", offset_of!(Meter, unmatched)),
             ("started", offset_of!(Meter, started)),
             ("latencies", offset_of!(Meter, latencies)),
+        ],
+    ),
+    (
+        "up_tap_record",
+        size_of::<TapRecord>(),
+        &[
+            ("cookie", offset_of!(TapRecord, cookie)),
+            ("at_ns", offset_of!(TapRecord, at_ns)),
+            ("seq", offset_of!(TapRecord, seq)),
+            ("before", offset_of!(TapRecord, before)),
+            ("copied", offset_of!(TapRecord, copied)),
+            ("after", offset_of!(TapRecord, after)),
+            ("passed", offset_of!(TapRecord, passed)),
+            ("frame_at", offset_of!(TapRecord, frame_at)),
+            ("kind", offset_of!(TapRecord, kind)),
+            ("is_request", offset_of!(TapRecord, is_request)),
+            ("framing", offset_of!(TapRecord, framing)),
+            ("has_frame", offset_of!(TapRecord, has_frame)),
+            ("pad", offset_of!(TapRecord, pad)),
+        ],
+    ),
+    (
+        "up_tap_begin",
+        size_of::<TapBegin>(),
+        &[
+            ("record", offset_of!(TapBegin, record)),
+            ("connect", offset_of!(TapBegin, connect)),
+            ("client", offset_of!(TapBegin, client)),
+            ("pad", offset_of!(TapBegin, pad)),
         ],
     ),
     (

@@ -117,6 +117,7 @@ static __always_inline void describe(struct up_connect *connect, struct bpf_sock
 	connect->cookie = bpf_get_socket_cookie(ctx);
 	connect->slot = d->slot;
 	connect->generation = d->generation;
+	connect->taps = d->taps;
 }
 
 static __always_inline int keep_flow(struct bpf_sock_addr *ctx, struct bpf_sock *sk,

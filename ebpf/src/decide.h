@@ -37,6 +37,7 @@ struct decision {
 	__u8 drawn_out;
 	/* As a rule's: whose backends stand behind the address. */
 	__u8 balanced;
+	__u8 taps;
 };
 
 /* Bits of a target key before the address. */
@@ -282,6 +283,7 @@ static __always_inline int obey(__u32 generation, __u32 settler, struct decision
 	d->fail = rule->fail;
 	d->shortcut = rule->shortcut;
 	d->recalls = rule->recalls;
+	d->taps = rule->taps;
 	d->drawn_out = rule->sample && bpf_get_prandom_u32() >= rule->sample;
 	if (settler >= UP_MAX_RULES)
 		return 1;

@@ -204,6 +204,26 @@ struct {
 	__type(value, struct up_meter);
 } new_meter SEC(".maps"); /* nobody → meter: zeros, too many for a program's stack */
 
+/* The agent makes the rings, and of the size that it wants, when a rule taps. */
+struct tap_ring {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, UP_TAP_SLOTS);
+	__type(key, __u32);
+	__array(values, struct tap_ring);
+} tap_rings SEC(".maps"); /* meter, sock_ops → agent; consumed */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, UP_TAP_SLOTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} tap_sleeps SEC(".maps"); /* agent → meter, which zeroes it: the reader of the slot's ring waits to be woken */
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, UP_HELD_RING_BYTES);

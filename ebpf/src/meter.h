@@ -18,7 +18,9 @@
  * comes late, and a cursor waits for it. One hole for each direction; if another opens before it
  * is filled, or no header follows it, that is a gap: headers were missed, and counted as such.
  *
- * Reads observed, new_meter; reads and writes meters; writes causes. Answers ALLOW, always. Never
+ * Of a tapped flow the agent gets a copy of what passes (tap.h).
+ *
+ * Reads observed, new_meter; reads and writes meters; writes causes, and what tap.h writes. Answers ALLOW, always. Never
  * writes to a packet: the kernel refuses a program of this type that would. A flow whose bytes
  * are no CQL (TLS) is one that is never in sync.
  */
@@ -26,6 +28,7 @@
 
 #include "common.h"
 #include "meter_frames.h"
+#include "tap.h"
 
 /* 64 KiB of the shortest frames; a larger packet's rest counts as a gap. */
 #define MAX_HEADERS 8192
@@ -83,6 +86,7 @@ static long step(__u32 n, void *ctx)
 		return 1;
 	}
 	on_frame(w, m, d);
+	d->at.want_end = d->at.next + wanted_of(d->at.header);
 	if (!skip_body(&d->at)) {
 		lose(d);
 		return 1;
@@ -156,6 +160,7 @@ static __always_inline void walk(struct walk *w, struct up_direction *d, __u32 o
 {
 	d->at.off = off;
 	d->at.end = end;
+	note_frame(d);
 	w->now_ns = bpf_ktime_get_ns();
 	bpf_loop(MAX_HEADERS, step, w, 0);
 }
@@ -259,6 +264,11 @@ static __always_inline void begin_incoming(struct up_observed *o, __u32 is_reque
 	m->client = o->client;
 	begin_reading(&m->requests.at, o->request_seq);
 	begin_reading(&m->responses.at, o->answer_seq);
+	if (!o->connect.taps)
+		return;
+	tap_begin(m);
+	tap_start(m->connect.cookie, 1, o->request_seq);
+	tap_start(m->connect.cookie, 0, o->answer_seq);
 }
 
 /* Of the socket; null: it is not observed. */
@@ -277,7 +287,8 @@ static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 	struct up_observed *o = 0;
 	struct up_direction *d;
 	struct up_meter *m;
-	__u32 off, seq, syn;
+	__u32 off, seq, syn, lost;
+	struct tap tap = {};
 
 	if (!meter_without_socket) {
 		o = observed_of(skb);
@@ -309,21 +320,46 @@ static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 	d = direction(m, w.is_request);
 	off += (tcp[12] >> 4) * 4;
 	if (syn) {
-		/* The answer to the SYN may come again when reading is far beyond it. */
-		if (d->at.sync == UP_SYNC_NONE)
-			begin_reading(&d->at, seq + 1);
-		if (is_egress)
+		if (is_egress) {
 			keep_client(m, ip, tcp);
+			if (m->connect.taps)
+				tap_begin(m);
+		}
+		/* The answer to the SYN may come again when reading is far beyond it. */
+		if (d->at.sync == UP_SYNC_NONE) {
+			begin_reading(&d->at, seq + 1);
+			if (m->connect.taps)
+				tap_start(w.cookie, w.is_request, seq + 1);
+		}
 		/* Bytes in it (TCP fast open) come behind it. */
 		seq += 1;
 	}
 	if (d->at.sync == UP_SYNC_NONE || off >= skb->len)
 		return;
 	/* Left unread it is a hole. */
-	if (!take_turn(d))
+	if (!take_turn(d)) {
+		if (m->connect.taps)
+			__sync_fetch_and_add(&d->lost_bytes, skb->len - off);
 		return;
+	}
+	tap_see(&tap.before, d);
+	d->has_frame = 0;
 	if (!whole_frame(&w, m, d, off, seq, skb->len - off))
 		on_bytes(&w, d, off, seq, skb->len - off);
+	if (m->connect.taps) {
+		tap_see(&tap.after, d);
+		tap.cookie = w.cookie;
+		tap.seq = seq;
+		tap.off = off;
+		tap.frame_at = d->frame_at;
+		tap.has_frame = d->has_frame;
+		tap.is_request = w.is_request;
+		tap.is_egress = is_egress;
+		lost = (__u32)tap_packet(skb, &tap);
+		d->lost_bytes += lost;
+		if (lost)
+			d->lost_frames += tap.after.frames - tap.before.frames;
+	}
 	__sync_val_compare_and_swap(&d->busy, 1, 0);
 }
 

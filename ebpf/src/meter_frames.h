@@ -144,6 +144,21 @@ static __always_inline __u32 header_bytes(const struct up_cursor *at)
 	return at->framing == UP_FRAMING_SEGMENTS_LZ4 ? SEGMENT_HEADER_LZ4 : SEGMENT_HEADER;
 }
 
+/* How much is read of the body that the header announces. */
+static __always_inline __u32 wanted_of(const __u8 *header)
+{
+	return header[1] & 1 ? UP_TAP_COMPRESSED_BODY_BYTES : UP_TAP_BODY_BYTES;
+}
+
+/* The next byte is a frame's first, or a segment's of whole frames. */
+static __always_inline void note_frame(struct up_direction *d)
+{
+	if (d->has_frame || d->at.have || d->at.segment_left || d->at.frame_left)
+		return;
+	d->frame_at = d->at.next;
+	d->has_frame = 1;
+}
+
 /* Completes the header as far as the packet has it. False: it does not have it all. */
 static __always_inline int collect(struct walk *w, struct up_cursor *at, __u32 want)
 {
@@ -182,7 +197,9 @@ static __always_inline int whole_frame(struct walk *w, struct up_meter *m, struc
 	    !is_header(at->header, w->is_request) || FRAME_HEADER + body_of(at->header) != bytes)
 		return 0;
 	d->bytes += bytes;
+	note_frame(d);
 	at->top = at->next = seq + bytes;
+	at->want_end = seq + FRAME_HEADER + wanted_of(at->header);
 	w->now_ns = bpf_ktime_get_ns();
 	on_frame(w, m, d);
 	return 1;

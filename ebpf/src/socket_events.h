@@ -21,6 +21,7 @@
 #pragma once
 
 #include "observe_incoming.h"
+#include "tap.h"
 
 static __always_inline void enter_pending(struct bpf_sock_ops *ops, struct bpf_sock *sk)
 {
@@ -83,6 +84,8 @@ static __always_inline void end_meter(struct bpf_sock *sk)
 	if (!o)
 		return;
 	cookie = o->connect.cookie;
+	if (o->connect.taps)
+		tap_end(cookie);
 	m = bpf_map_lookup_elem(&meters, &cookie);
 	if (!m)
 		return;

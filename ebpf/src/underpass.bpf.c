@@ -28,7 +28,7 @@
  * What these share: abi.h (both sides see it), maps.h, kernel.h (the kernel's types), common.h
  * (addresses, counters), decide.h (first match), balance.h (backends), recall.h (remembered decisions),
  * databases.h and observe_incoming.h (sockets of databases here), steer.h (sk_lookup's answers),
- * meter_frames.h and meter_latency.h (what the meter reads and times), frame_position.h and frames.h (positions
+ * meter_frames.h and meter_latency.h (what the meter reads and times), tap.h (copies for the agent), frame_position.h and frames.h (positions
  * in a stream of frames).
  */
 #include "connect.h"

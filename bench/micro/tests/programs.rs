@@ -39,6 +39,7 @@ fn connects_are_runs_of_the_connect_hook() {
         pins: pins.0.clone(),
         incoming: Vec::new(),
         max_namespaces: 0,
+        tap_ring_bytes: dataplane::DEFAULT_TAP_RING_BYTES,
         taken: Default::default(),
     };
     let policy = Policy {

@@ -464,6 +464,9 @@ impl Control {
             self.take(dataplane, &old)?;
             return Err(error);
         }
+        if let Some(reader) = dataplane.tap_reader() {
+            self.shared.tap.start(&self.shared, reader)?;
+        }
         self.numbers = ids;
         Ok(())
     }
@@ -486,7 +489,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         old.max_forwarded,
         old.max_namespaces,
         old.workers,
-        old.splice,
+        (old.splice, old.tap_ring_bytes),
         &old.containers,
         &old.incoming,
     ) != (
@@ -498,7 +501,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         new.max_forwarded,
         new.max_namespaces,
         new.workers,
-        new.splice,
+        (new.splice, new.tap_ring_bytes),
         &new.containers,
         &new.incoming,
     )

@@ -7,6 +7,7 @@ use std::{
 };
 
 use dataplane::{Dataplane, OPCODES, Traffic, Untouched};
+use flow::Path;
 use policy::{Action, RuleName};
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts,
@@ -77,9 +78,21 @@ impl ObservedView {
             false => "connect()",
             true => "its SYN",
         };
-        let why = format!("decided at {when}: rule {} says observe", flow.rule);
+        let (action, path, how) = match flow.is_tapped {
+            false => (Action::Observe, PATH, ""),
+            true => (
+                Action::Enrich,
+                Path::Tap.as_str(),
+                "; every step only reads, so copies do",
+            ),
+        };
+        let why = format!(
+            "decided at {when}: rule {} says {}{how}",
+            flow.rule,
+            action.as_str()
+        );
         Self {
-            flow: UntouchedView::new(&flow, Action::Observe, PATH, why),
+            flow: UntouchedView::new(&flow, action, path, why),
             bytes_to_database: traffic.requests.bytes,
             bytes_to_client: traffic.responses.bytes,
             requests: traffic.requests.frames,
@@ -121,6 +134,8 @@ struct Families {
     responses: IntCounterVec,
     gaps: IntCounterVec,
     compressed: IntCounterVec,
+    uncopied_bytes: IntCounterVec,
+    uncopied_frames: IntCounterVec,
     unmatched: IntCounterVec,
     in_flight: IntGaugeVec,
     seconds: HistogramVec,
@@ -166,6 +181,16 @@ impl Families {
                 "Segments (v5) of observed flows whose frames are compressed, and not counted.",
                 &by_direction,
             )?,
+            uncopied_bytes: counter(
+                "uncopied_bytes",
+                "TCP payload of tapped flows of which the agent got no copy, because the tap's ring was full.",
+                &by_direction,
+            )?,
+            uncopied_frames: counter(
+                "uncopied_frames",
+                "Frames of tapped flows of which the agent got no copy, or not of all, because the tap's ring was full.",
+                &by_direction,
+            )?,
             unmatched: counter(
                 "unmatched_responses",
                 "Responses of observed flows that underpass_observed_seconds leaves out: stream ids \
@@ -183,13 +208,15 @@ impl Families {
         })
     }
 
-    fn counters(&self) -> [&IntCounterVec; 6] {
+    fn counters(&self) -> [&IntCounterVec; 8] {
         [
             &self.bytes,
             &self.requests,
             &self.responses,
             &self.gaps,
             &self.compressed,
+            &self.uncopied_bytes,
+            &self.uncopied_frames,
             &self.unmatched,
         ]
     }
@@ -206,6 +233,10 @@ impl Families {
             self.gaps.with_label_values(&labels).inc_by(side.gaps);
             let compressed = self.compressed.with_label_values(&labels);
             compressed.inc_by(side.compressed);
+            let uncopied = self.uncopied_bytes.with_label_values(&labels);
+            uncopied.inc_by(side.lost_bytes);
+            let uncopied = self.uncopied_frames.with_label_values(&labels);
+            uncopied.inc_by(side.lost_frames);
             let frames = OPCODES.iter().zip(side.by_opcode).filter(|(_, n)| *n > 0);
             for (opcode, n) in frames {
                 by_opcode.with_label_values(&[rule, opcode]).inc_by(n);
@@ -338,6 +369,7 @@ mod tests {
             client: Some(ClientAddr::new(([10, 0, 0, 1], 40_000).into())),
             orig_dst: OrigDst::new(([10, 0, 0, 2], 9042).into()),
             process,
+            is_tapped: false,
             rule: RuleName::new("r"),
             age: Duration::from_millis(1500),
         };

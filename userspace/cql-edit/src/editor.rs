@@ -6,7 +6,7 @@ use cql::PreparedStatements;
 
 use crate::caller::Caller;
 use crate::edited::{Edited, Unreadable};
-use crate::lane::{Lane, in_segments};
+use crate::lane::{Lane, Reads, in_segments};
 use crate::log::Log;
 use crate::log::Waited;
 use crate::output::Output;
@@ -26,6 +26,8 @@ pub struct Editor {
     request_state: RequestState,
     /// The first response was seen to begin.
     answered: bool,
+    /// Bytes for the database that were slowed down, and are not any more.
+    left: Vec<u8>,
     over: Option<Unreadable>,
 }
 
@@ -38,6 +40,7 @@ impl Editor {
             responses: Lane::new(),
             request_state: RequestState::default(),
             answered: false,
+            left: Vec::new(),
             over: None,
         }
     }
@@ -111,7 +114,49 @@ impl Editor {
             now_ns,
             log,
         };
-        let mut passed = self.requests.pass(&mut out, &mut request_editor);
+        if !self.left.is_empty() {
+            out.put(&std::mem::take(&mut self.left));
+        }
+        let passed = match request_editor.waits(bytes.len()) {
+            None => self.requests.pass(&mut out, &mut request_editor),
+            Some(taken) => {
+                self.requests.hold(&[], &mut out, taken);
+                Ok(())
+            }
+        };
+        self.requests_passed(passed, out)
+    }
+
+    /// Whether something is held back behind requests that a step has slowed down, or was.
+    pub fn has_more(&self) -> bool {
+        self.requests.has_more() || self.request_state.pacing.holds().is_some()
+    }
+
+    /// Lets requests go on that a step has slowed down, as far as their time has come, and then what came behind them:
+    /// the bytes for the database. To be called when [`Self::pause_ns`] have gone by.
+    pub fn go_on(&mut self, now_ns: u64, log: &mut dyn Log) -> Vec<u8> {
+        while let Some(number) = self.request_state.pacing.take_due(now_ns) {
+            self.resolve(now_ns, number, Some(Resolution::Pass), log);
+        }
+        if self.over.is_some() || self.request_state.pacing.holds().is_some() {
+            return self.late().unwrap_or_default();
+        }
+        let (frames, bytes) = self.requests.take_behind().unwrap_or_default();
+        let mut out = Output::new(&bytes);
+        let mut request_editor = RequestEditor {
+            state: &mut self.state,
+            request_state: &mut self.request_state,
+            now_ns,
+            log,
+        };
+        let passed = self
+            .requests
+            .pass_behind(&frames, &mut out, &mut request_editor);
+        let edited = self.requests_passed(passed, out);
+        edited.instead.unwrap_or(bytes)
+    }
+
+    fn requests_passed(&mut self, mut passed: Result<(), Unreadable>, out: Output<'_>) -> Edited {
         // The beginning of a header, or of a segment.
         if self.state.session.terms.startup.is_some() && !self.requests.is_idle() {
             self.state.session.early = true;
@@ -262,6 +307,18 @@ impl Editor {
             }
         }
         self.state.suspended.sink = sink;
+        if to_database && self.has_more() {
+            self.hurry(now_ns, log);
+        }
+    }
+
+    /// Has all that was slowed down go on at once.
+    #[cold]
+    fn hurry(&mut self, now_ns: u64, log: &mut dyn Log) {
+        self.request_state.pacing.hurry(true);
+        let bytes = self.go_on(now_ns, log);
+        self.left.extend(bytes);
+        self.request_state.pacing.hurry(false);
     }
 
     /// The flow has ended: what waits never goes on.
@@ -299,6 +356,9 @@ impl Editor {
 
     /// Requests that have waited, for the database, if they can go on now.
     pub fn late(&mut self) -> Option<Vec<u8>> {
+        if !self.left.is_empty() {
+            return Some(std::mem::take(&mut self.left));
+        }
         if self.state.outgoing.late.is_empty() || !self.requests.cutter.is_between() {
             return None;
         }
@@ -327,9 +387,9 @@ impl Editor {
         Some(in_segments(&self.responses, &frames))
     }
 
-    /// For how many ns nothing more is to be read from the client.
-    pub fn pause_ns(&mut self) -> u64 {
-        std::mem::take(&mut self.request_state.pause_ns)
+    /// For how many ns, from now on, nothing more is to be read from the client.
+    pub fn pause_ns(&mut self, now_ns: u64) -> u64 {
+        self.request_state.pacing.take_pause(now_ns)
     }
 
     /// The bytes that were held back of a direction that has ended: to the database, or to the client.

@@ -3,6 +3,7 @@
 use crate::cutter::{Cut, Cutter, Frames};
 use crate::edited::Unreadable;
 use crate::output::Output;
+use crate::room::Taken;
 use crate::segments::{self, Segments};
 use crate::terms::Terms;
 use cql::wire::RESPONSE_BIT;
@@ -13,6 +14,18 @@ pub(crate) trait Reads: Frames<Unreadable> {
     fn terms(&self) -> &Terms;
     /// Puts what may stand between two frames, if that is where this is.
     fn between(&mut self, lane: &Lane, out: &mut Output<'_>);
+    /// Whether the frame that was seen waits, so that so many bytes behind it do, too: the room that they take.
+    fn waits(&mut self, behind: usize) -> Option<Taken>;
+}
+
+/// The bytes behind a frame that waits. Nothing of them was looked at.
+#[derive(Debug, Default)]
+struct Behind {
+    /// The frames in the rest of its segment.
+    frames: Vec<u8>,
+    /// The rest of the piece.
+    bytes: Vec<u8>,
+    taken: Vec<Taken>,
 }
 
 /// A direction of a flow.
@@ -20,6 +33,7 @@ pub(crate) trait Reads: Frames<Unreadable> {
 pub(crate) struct Lane {
     pub(crate) cutter: Cutter,
     segments: Option<Segments>,
+    behind: Option<Behind>,
 }
 
 impl Lane {
@@ -27,10 +41,12 @@ impl Lane {
         Self {
             cutter: Cutter::new(),
             segments: None,
+            behind: None,
         }
     }
 
-    /// Cuts a piece into frames, bare or in segments, and shows those that are to be seen.
+    /// Cuts a piece into frames, bare or in segments, and shows those that are to be seen. Behind one that waits
+    /// nothing is looked at ([`Self::go_on`]).
     pub(crate) fn pass(
         &mut self,
         out: &mut Output<'_>,
@@ -46,6 +62,10 @@ impl Lane {
                 Cut::Frame(frame) => {
                     let action = frames.see(&frame.header, &frame.bytes);
                     self.cutter.put_back(frame, action, out);
+                    if let Some(taken) = frames.waits(out.rest().len()) {
+                        self.hold(&[], out, taken);
+                        return Ok(());
+                    }
                 }
                 Cut::Unseen => {}
                 Cut::Nothing => {
@@ -64,22 +84,89 @@ impl Lane {
                 return Ok(());
             };
             let mut inner = Output::new(segment.payload());
-            loop {
-                match self.cutter.next(&mut inner, frames)? {
-                    Cut::Frame(frame) => {
-                        let action = frames.see(&frame.header, &frame.bytes);
-                        self.cutter.put_back(frame, action, &mut inner);
-                    }
-                    Cut::Unseen => {}
-                    Cut::Nothing => break,
-                }
-            }
+            let waits = self.pass_frames(&mut inner, out.rest().len(), frames)?;
             if segment.self_contained && !self.cutter.is_idle() {
                 return Err(Unreadable::Framing);
             }
+            let behind = inner.skip_rest().to_vec();
             let instead = inner.finish();
-            segments.put_back(segment, instead, frames.terms().compression, out);
+            if let Some(segments) = &mut self.segments {
+                segments.put_back(segment, instead, frames.terms().compression, out);
+            }
+            if let Some(taken) = waits {
+                self.hold(&behind, out, taken);
+                return Ok(());
+            }
         }
+    }
+
+    /// Shows the frames of a payload, as far as none of them waits. `behind`: how many bytes are behind it, at most.
+    #[inline(always)]
+    fn pass_frames(
+        &mut self,
+        inner: &mut Output<'_>,
+        behind: usize,
+        frames: &mut impl Reads,
+    ) -> Result<Option<Taken>, Unreadable> {
+        loop {
+            match self.cutter.next(inner, frames)? {
+                Cut::Frame(frame) => {
+                    let action = frames.see(&frame.header, &frame.bytes);
+                    self.cutter.put_back(frame, action, inner);
+                    if let Some(taken) = frames.waits(inner.rest().len() + behind) {
+                        return Ok(Some(taken));
+                    }
+                }
+                Cut::Unseen => {}
+                Cut::Nothing => return Ok(None),
+            }
+        }
+    }
+
+    /// Keeps what is behind a frame that waits: these frames, and the rest of the piece.
+    #[cold]
+    pub(crate) fn hold(&mut self, frames: &[u8], out: &mut Output<'_>, taken: Taken) {
+        let bytes = out.skip_rest();
+        let behind = self.behind.get_or_insert_default();
+        behind.frames.extend_from_slice(frames);
+        behind.bytes.extend_from_slice(bytes);
+        behind.taken.push(taken);
+    }
+
+    /// Whether something is behind a frame that waits, or has waited.
+    pub(crate) fn has_more(&self) -> bool {
+        self.behind.is_some()
+    }
+
+    /// Takes what is behind a frame that has waited: frames of a segment, and bytes.
+    pub(crate) fn take_behind(&mut self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let Behind { frames, bytes, .. } = self.behind.take()?;
+        Some((frames, bytes))
+    }
+
+    /// Passes what was [behind](Self::take_behind) a frame: these frames, then the piece.
+    pub(crate) fn pass_behind(
+        &mut self,
+        payload: &[u8],
+        out: &mut Output<'_>,
+        frames: &mut impl Reads,
+    ) -> Result<(), Unreadable> {
+        frames.between(self, out);
+        if !payload.is_empty() {
+            let mut inner = Output::new(payload);
+            let waits = self.pass_frames(&mut inner, out.rest().len(), frames)?;
+            if !self.cutter.is_idle() {
+                return Err(Unreadable::Framing);
+            }
+            let behind = inner.skip_rest().to_vec();
+            let passed = inner.finish();
+            out.put(&in_segments(self, passed.as_deref().unwrap_or(payload)));
+            if let Some(taken) = waits {
+                self.hold(&behind, out, taken);
+                return Ok(());
+            }
+        }
+        self.pass(out, frames)
     }
 
     /// Nothing of a frame or a segment is held back.
@@ -89,6 +176,8 @@ impl Lane {
 
     pub(crate) fn give_up(&mut self) -> Vec<u8> {
         let mut held = self.cutter.give_up();
+        let (frames, behind) = self.take_behind().unwrap_or_default();
+        held.extend(frames);
         if let Some(segments) = &mut self.segments {
             // A frame that was kept back, of earlier segments.
             held = match held.is_empty() {
@@ -97,6 +186,7 @@ impl Lane {
             };
             held.extend(segments.give_up());
         }
+        held.extend(behind);
         held
     }
 }

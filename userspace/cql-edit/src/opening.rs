@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 use cql::Compression;
 use cql::plain_user;
-use cql::wire::Header;
+use cql::wire::{Flags, Header};
 use cql::{Opcode, StreamId};
 
 /// See the module. **Invariant**: the database has accepted it, as it stands here.
@@ -68,9 +68,11 @@ impl Handshake {
         };
     }
 
-    /// An AUTH_RESPONSE goes out. `body`: `None` of one that is too long to be seen.
+    /// An AUTH_RESPONSE goes out. `body`: without compression; `None` of one that is too long to be seen, or cannot be
+    /// expanded.
     pub(crate) fn tells(&mut self, header: &Header, body: Option<&[u8]>, compression: Compression) {
-        let can_be_repeated = header.flags.0 == 0 && body.is_some_and(|b| plain_user(b).is_ok());
+        let is_bare = header.flags.0 & !Flags::COMPRESSION.0 == 0;
+        let can_be_repeated = is_bare && body.is_some_and(|b| plain_user(b).is_ok());
         *self = match (std::mem::take(self), body) {
             (Self::Asked(startup), Some(body)) if can_be_repeated => {
                 let opening = Opening {

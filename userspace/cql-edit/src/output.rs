@@ -45,6 +45,13 @@ impl<'a> Output<'a> {
         }
     }
 
+    /// The bytes on which nothing was decided do not go on here.
+    pub(crate) fn skip_rest(&mut self) -> &'a [u8] {
+        let rest = self.rest();
+        self.skip(rest.len());
+        rest
+    }
+
     /// Puts bytes that go on here.
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {

@@ -266,6 +266,16 @@ impl<'a> Request<'a> {
         self.slots.as_mut()?.suspend(bytes)
     }
 
+    /// Has it wait like one that is [suspended](Self::suspend), until the editor itself lets it go on: under this
+    /// number. `None`: it cannot wait.
+    pub(crate) fn wait(&mut self) -> Option<u64> {
+        let bytes = self.body.len();
+        let ticket = self.slots.as_mut()?.suspend(bytes)?;
+        let number = ticket.number();
+        drop(ticket.passes());
+        Some(number)
+    }
+
     /// Has it wait like one that is [suspended](Self::suspend), and be taken over by somebody who has it asked by another
     /// connection, once the step at hand has returned. It does not go on as well, unless whoever has it says so;
     /// a ticket that is dropped ends the flow ([`Resolution::Lost`](super::Resolution::Lost)). False: it cannot wait.

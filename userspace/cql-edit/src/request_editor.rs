@@ -12,6 +12,7 @@ use crate::log::{Log, Unseen};
 use crate::login::MAX_TOKEN_BYTES;
 use crate::outcome::{Error, Outcome, Refused};
 use crate::output::Output;
+use crate::pacing::Pacing;
 use crate::request::{Request, Statement};
 use crate::room::Taken;
 use crate::state::EditState;
@@ -32,8 +33,8 @@ const MAX_STARTUP_BYTES: u32 = 1 << 20;
 pub(crate) struct RequestState {
     /// The first request was seen to begin.
     pub(crate) begun: bool,
-    /// Nothing more is to be read from the client for so many ns.
-    pub(crate) pause_ns: u64,
+    /// The requests that a step has slowed down.
+    pub(crate) pacing: Pacing,
     /// The wall clock, as far as it was told.
     pub(crate) unix_us: Option<i64>,
     /// The expanded body of the request at hand. The next one is expanded in the same buffer.
@@ -45,12 +46,8 @@ impl RequestState {
     #[inline(never)]
     fn note(&mut self, outcome: Outcome, step: &'static str, log: &mut dyn Log) {
         match outcome {
-            Outcome::Pass | Outcome::Answer | Outcome::Refuse(_) => {}
+            Outcome::Pass | Outcome::Answer | Outcome::Refuse(_) | Outcome::Slow(_) => {}
             Outcome::Changed => log.changed(step),
-            Outcome::Slow(ns) => {
-                self.pause_ns = ns.max(self.pause_ns);
-                log.slowed(step, ns);
-            }
             Outcome::WouldRefuse(reason) => log.would_refuse(step, reason),
         }
     }
@@ -74,6 +71,17 @@ impl Reads for RequestEditor<'_> {
             let frames = std::mem::take(&mut self.state.outgoing.late);
             out.put(&in_segments(lane, &frames));
         }
+    }
+
+    #[inline]
+    fn waits(&mut self, behind: usize) -> Option<Taken> {
+        let step = self.request_state.pacing.holds()?;
+        let taken = self.state.room.take(behind);
+        if taken.is_none() {
+            self.log.waited(step, Waited::NoRoom);
+            self.lend();
+        }
+        taken
     }
 }
 
@@ -231,6 +239,18 @@ impl Frames<Unreadable> for RequestEditor<'_> {
 }
 
 impl RequestEditor<'_> {
+    /// Has all that was slowed down go on at once: what is behind cannot wait, and is not to overtake it. Whatever
+    /// comes next waits for all of it.
+    #[cold]
+    #[inline(never)]
+    fn lend(&mut self) {
+        for number in self.request_state.pacing.lend(self.now_ns) {
+            if let Some(suspended) = self.state.suspended.take(number) {
+                self.resumes(suspended, Resolution::Pass);
+            }
+        }
+    }
+
     /// Notes what a frame says that belongs to the flow's handshake.
     fn note_handshake(&mut self, opcode: Opcode, header: &Header, body: &[u8]) {
         let session = &mut self.state.session;
@@ -244,11 +264,12 @@ impl RequestEditor<'_> {
         }
         let plain = session.terms.plain(header, body);
         let is_read = !session.terms.extensions.unknown;
-        let plain = plain.filter(|_| is_read).unwrap_or_default();
+        let plain = plain.as_deref().filter(|_| is_read);
         let caller = &mut session.caller;
-        session.login.goes_out(header.stream, &plain, caller);
+        let said = plain.unwrap_or_default();
+        session.login.goes_out(header.stream, said, caller);
         let compression = session.terms.compression;
-        session.handshake.tells(header, Some(body), compression);
+        session.handshake.tells(header, plain, compression);
     }
 
     /// Shows it to the steps from this one on. `awaited`: who wants to see its response so far; `frame`: as it
@@ -293,6 +314,11 @@ impl RequestEditor<'_> {
                 Outcome::Answer if is_unpaired => {}
                 ends @ (Outcome::Answer | Outcome::Refuse(_)) => {
                     return self.answer_instead(ends, step.name(), header, &awaited);
+                }
+                Outcome::Slow(ns) => {
+                    self.log.slowed(step.name(), ns);
+                    let pacing = &mut self.request_state.pacing;
+                    pacing.slow(&mut request, self.now_ns, ns, step.name());
                 }
                 passes => self.request_state.note(passes, step.name(), self.log),
             }

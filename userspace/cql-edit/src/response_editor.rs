@@ -30,6 +30,10 @@ impl Reads for ResponseEditor<'_> {
         &self.state.session.terms
     }
 
+    fn waits(&mut self, _: usize) -> Option<Taken> {
+        None
+    }
+
     fn between(&mut self, lane: &Lane, out: &mut Output<'_>) {
         if !self.state.outgoing.answers.is_empty() && lane.cutter.is_between() {
             let frames = self.state.outgoing.take_answers();

@@ -18,6 +18,8 @@ mod merging;
 #[cfg(test)]
 mod no_utf_8;
 #[cfg(test)]
+mod pacing;
+#[cfg(test)]
 mod parking;
 #[cfg(test)]
 mod protecting;

@@ -160,7 +160,7 @@ fn who_asks_for_much_does_not_delay_the_others() {
         let mut modest = flow_of(kind, &step, "192.0.2.2");
         let waits_ms = |flow: &mut Edits| {
             assert!(asks(flow, "SELECT v FROM shop.a"));
-            flow.editor.pause_ns() / 1_000_000
+            flow.editor.pause_ns(0) / 1_000_000
         };
         assert_eq!(waits_ms(&mut greedy), 0, "{kind:?}");
         for n in 1..100 {

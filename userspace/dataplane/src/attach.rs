@@ -39,6 +39,7 @@ use crate::{
     splice::{Calls, Splicer},
     sys,
     tables::{GONE, InstallError, Tables},
+    tap::{Tap, TapReader},
     untouched::Untouched,
 };
 pub use error::AttachError;
@@ -57,6 +58,9 @@ pub struct Options {
     pub incoming: Vec<IncomingOptions>,
     /// Other network namespaces whose processes are served, at most. 0: none.
     pub max_namespaces: usize,
+    /// The size of the tap's ring, made when a rule taps: a power of two between
+    /// [`crate::MIN_TAP_RING_BYTES`] and [`crate::MAX_TAP_RING_BYTES`].
+    pub tap_ring_bytes: u32,
     /// Virtual addresses that are taken from the beginning: see [`Dataplane::take_addresses`].
     pub taken: BTreeSet<SocketAddr>,
 }
@@ -68,6 +72,8 @@ pub struct Dataplane {
     tables: Tables,
     meters: Meters,
     meter_hooks: MeterHooks,
+    tap: Tap,
+    tap_ring_bytes: u32,
     shortcut: Shortcut,
     incoming: Incoming,
     gateway: Gateway,
@@ -125,6 +131,9 @@ impl Dataplane {
         let mut pins = Pins::claim(&options.pins)?;
         let attached =
             load(policy, options.max_namespaces, &pins, &cgroup).and_then(|mut loaded| {
+                if policy.taps() {
+                    loaded.tap.open(options.tap_ring_bytes, &loaded.names);
+                }
                 if policy.observes() {
                     loaded.meter_hooks.open(&mut lock(&loaded.ebpf), &cgroup);
                     let is_unmetered = !loaded.meter_hooks.are_attached();
@@ -173,6 +182,8 @@ impl Dataplane {
             tables: loaded.tables,
             meters: loaded.meters,
             meter_hooks: loaded.meter_hooks,
+            tap: loaded.tap,
+            tap_ring_bytes: options.tap_ring_bytes,
             shortcut: loaded.shortcut,
             incoming: loaded.incoming,
             gateway: loaded.gateway,
@@ -209,6 +220,9 @@ impl Dataplane {
         // Flows learn their rule's name while the kernel's numbers still mean it.
         self.observations(|_, _| {})?;
         self.shortcuts()?;
+        if policy.taps() {
+            self.tap.open(self.tap_ring_bytes, &self.names);
+        }
         if policy.observes() {
             let cgroup = open(&self.cgroup)?;
             self.meter_hooks.open(&mut lock(&self.ebpf), &cgroup);
@@ -240,6 +254,14 @@ impl Dataplane {
     ) -> Result<BTreeMap<RuleName, Traffic>, AttachError> {
         let read = self.meters.read(each);
         read.map_err(|e| AttachError::Maps(MapsError::Layout("meters", e)))
+    }
+
+    /// The reader of copies, once a policy taps; once. Its failure is told in the log.
+    pub fn tap_reader(&mut self) -> Option<TapReader> {
+        if let Some(why) = self.tap.failure() {
+            tracing::warn!("flows cannot be tapped: {why}");
+        }
+        self.tap.reader()
     }
 
     /// Whether a rule observes, or a flow that was observed may still be there.

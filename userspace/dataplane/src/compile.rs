@@ -134,6 +134,8 @@ pub struct Compiled {
     pub rules: Vec<(Action, Fail)>,
     /// Whether it may take the shortcut, by rule number.
     pub shortcuts: Vec<bool>,
+    /// Whether the agent gets copies of what passes, by rule number; the action is to observe.
+    pub taps: Vec<bool>,
     /// Whether the answer that the agent gives may be remembered, by rule number.
     pub recalls: Vec<bool>,
     /// How many of its flows come to the agent, by rule number.
@@ -194,7 +196,8 @@ pub fn compile(
         here: sets.here,
         elsewhere: sets.elsewhere,
         incoming_ports: sets.incoming_ports,
-        rules: rules.clone().map(|r| (r.kernel_action(), r.fail)).collect(),
+        rules: rules.clone().map(|r| (action(r), r.fail)).collect(),
+        taps: rules.clone().map(Rule::is_tapped).collect(),
         shortcuts: rules.clone().map(Rule::skips_tcp).collect(),
         recalls: rules
             .clone()
@@ -211,6 +214,14 @@ pub fn compile(
             .chain([RuleName::of_default()])
             .collect(),
     })
+}
+
+/// The action of the connect hooks: what is tapped is observed.
+fn action(rule: &Rule) -> Action {
+    match rule.is_tapped() {
+        true => Action::Observe,
+        false => rule.kernel_action(),
+    }
 }
 
 /// The sets of a policy while its rules are entered, one after the other.

@@ -21,6 +21,7 @@
 //!   `hangup_watch.rs` watches a socket for its end only.
 //! - `shortcut/`: flows whose two ends are both on this host, past TCP.
 //! - `meter_hooks.rs`, `meters.rs`, `untouched.rs`, `counters.rs`: flows that are left alone, and counts.
+//! - `tap.rs`: copies of the packets of flows that are only read.
 //! - `probe_result.rs`, `probe_traffic.rs`: whether a path works on this kernel, and what canaries send to
 //!   find out.
 //! - `edge/`: connections from elsewhere, as they arrive on an interface.
@@ -83,6 +84,7 @@ mod sock_diag;
 mod splice;
 mod sys;
 mod tables;
+mod tap;
 mod untouched;
 
 pub use address::{ClientAddr, LocalAddr, OrigDst, SockCookie};
@@ -117,4 +119,9 @@ pub use splice::{
     cookie,
 };
 pub use tables::InstallError;
+pub use tap::{
+    DEFAULT_TAP_RING_BYTES, MAX_TAP_RING_BYTES, MIN_TAP_RING_BYTES, TAP_BODY_BYTES,
+    TAP_COMPRESSED_BODY_BYTES, TapConsumer, TapEvent, TapFlow, TapFlows, TapFraming, TapPacket,
+    TapReader,
+};
 pub use untouched::Untouched;

@@ -60,6 +60,10 @@ pub struct Side {
     /// Times that headers were missed: bytes that came late and could not be put in their place, or
     /// no CQL.
     pub gaps: u64,
+    /// Frames of tapped flows that passed and were not copied, because there was no room for them.
+    pub lost_frames: u64,
+    /// Bytes that were not copied, likewise.
+    pub lost_bytes: u64,
     /// Frames by opcode: see [`OPCODES`].
     pub by_opcode: [u64; OPCODES.len()],
 }
@@ -171,6 +175,7 @@ fn untouched(meter: &abi::Meter, rule: RuleName, now: Duration) -> Untouched {
         client,
         orig_dst: OrigDst::new(address::from_abi(&meter.connect.opener.orig_dst)),
         process: holds::process(&meter.connect),
+        is_tapped: meter.connect.taps != 0,
         rule,
         age: now.saturating_sub(Duration::from_nanos(meter.opened_ns)),
     }
@@ -204,6 +209,8 @@ impl Side {
             segments: direction.segments,
             compressed: direction.compressed,
             gaps: direction.gaps + u64::from(has_ended && has_hole),
+            lost_frames: direction.lost_frames,
+            lost_bytes: direction.lost_bytes,
             by_opcode: direction.by_opcode,
         }
     }
@@ -222,6 +229,8 @@ impl Side {
         self.segments += other.segments;
         self.compressed += other.compressed;
         self.gaps += other.gaps;
+        self.lost_frames += other.lost_frames;
+        self.lost_bytes += other.lost_bytes;
         for (mine, theirs) in self.by_opcode.iter_mut().zip(other.by_opcode) {
             *mine += theirs;
         }

@@ -310,7 +310,8 @@ mod tests {
             bound_port: 0,
             held: 0,
             generation: 0,
-            pad: [0; 4],
+            taps: 0,
+            pad: [0; 3],
         };
         abi::Held {
             connect,

@@ -84,6 +84,56 @@ pub(crate) fn held_from_bytes(bytes: &[u8]) -> Option<abi::Held> {
     Some(unsafe { bytes.as_ptr().cast::<abi::Held>().read_unaligned() })
 }
 
+/// Reads the head of a record of the tap; None when there are too few bytes.
+pub(crate) fn tap_record_from_bytes(bytes: &[u8]) -> Option<abi::TapRecord> {
+    if bytes.len() < size_of::<abi::TapRecord>() {
+        return None;
+    }
+    // SAFETY: long enough (checked), any bit pattern is a record, and the read does not ask for
+    // alignment.
+    Some(unsafe { bytes.as_ptr().cast::<abi::TapRecord>().read_unaligned() })
+}
+
+/// Reads the record of a flow that begins; None when there are too few bytes.
+pub(crate) fn tap_begin_from_bytes(bytes: &[u8]) -> Option<abi::TapBegin> {
+    if bytes.len() < size_of::<abi::TapBegin>() {
+        return None;
+    }
+    // SAFETY: long enough (checked), any bit pattern is such a record, and the read does not ask for
+    // alignment.
+    Some(unsafe { bytes.as_ptr().cast::<abi::TapBegin>().read_unaligned() })
+}
+
+/// Makes a ring buffer of so many bytes: a power of two, and whole pages.
+pub(crate) fn make_ring(bytes: u32) -> io::Result<OwnedFd> {
+    /// `union bpf_attr` of BPF_MAP_CREATE (uapi/linux/bpf.h), as far as a ring needs it.
+    #[repr(C)]
+    struct Attr {
+        map_type: u32,
+        key_size: u32,
+        value_size: u32,
+        max_entries: u32,
+        map_flags: u32,
+        inner_map_fd: u32,
+        numa_node: u32,
+        map_name: [u8; 16],
+    }
+    const BPF_MAP_CREATE: libc::c_int = 0;
+    const BPF_MAP_TYPE_RINGBUF: u32 = 27;
+    let mut attr = Attr {
+        map_type: BPF_MAP_TYPE_RINGBUF,
+        key_size: 0,
+        value_size: 0,
+        max_entries: bytes,
+        map_flags: 0,
+        inner_map_fd: 0,
+        numa_node: 0,
+        map_name: *b"tap_ring\0\0\0\0\0\0\0\0",
+    };
+    // SAFETY: there are no pointers in it, and the kernel has just made the descriptor for us.
+    unsafe { Ok(OwnedFd::from_raw_fd(bpf(BPF_MAP_CREATE, &mut attr)?)) }
+}
+
 /// The bytes of a question, as `splice_look` reads them.
 pub(crate) fn question_to_bytes(
     question: &abi::SpliceQuestion,

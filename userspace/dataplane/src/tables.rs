@@ -315,7 +315,8 @@ impl Tables {
                 shortcut: compiled.shortcuts.get(n).is_some_and(|s| *s).into(),
                 recalls: compiled.recalls.get(n).is_some_and(|r| *r).into(),
                 balanced: balanced_number(compiled, n),
-                pad: [0; 3],
+                taps: compiled.taps.get(n).is_some_and(|t| *t).into(),
+                pad: [0; 2],
                 sample: compiled
                     .samples
                     .get(n)

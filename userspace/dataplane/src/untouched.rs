@@ -19,6 +19,8 @@ pub struct Untouched {
     pub orig_dst: OrigDst,
     /// The process that dialled.
     pub process: Process,
+    /// Whether the agent gets copies of what passes.
+    pub is_tapped: bool,
     /// The rule that decided.
     pub rule: RuleName,
     /// Since its `connect()`; on the shortcut, since it was established.

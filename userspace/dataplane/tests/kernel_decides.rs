@@ -111,6 +111,7 @@ fn rules(
                 action,
                 fail: Fail::Open,
                 shortcut: Shortcut::Neither,
+                taps: false,
                 remember: None,
                 sample: None,
                 is_mark: false,
@@ -332,6 +333,7 @@ fn attach(
         pins: pins.0.clone(),
         incoming,
         max_namespaces: 0,
+        tap_ring_bytes: dataplane::DEFAULT_TAP_RING_BYTES,
         taken: Default::default(),
     };
     run_in(Some(&sandbox.netns), None, || {

@@ -54,6 +54,8 @@ pub enum Path {
     Relay = 1,
     /// Carried by the kernel, past the agent.
     Splice = 2,
+    /// The application's own connection, read from copies of its packets.
+    Tap = 3,
 }
 
 impl Path {
@@ -63,6 +65,7 @@ impl Path {
             Path::Enrich => "enrich",
             Path::Relay => "relay",
             Path::Splice => "splice",
+            Path::Tap => "tap",
         }
     }
 }
@@ -344,6 +347,11 @@ impl Flow {
         self.standing().undecodable = Some(reason);
     }
 
+    /// Notes the reason why the flow shares no connection with others, though its pipeline has it do so. `None`: it does.
+    pub fn set_alone(&self, reason: Option<&'static str>) {
+        self.standing().alone = reason;
+    }
+
     /// Notes that the flow is relayed and not spliced, for this reason.
     pub fn set_relayed(&self, reason: impl Into<Cow<'static, str>>) {
         self.standing().relayed = Some(reason.into());
@@ -422,6 +430,7 @@ impl Flow {
         match self.path.load(Relaxed) {
             n if n == Path::Relay as u8 => Path::Relay,
             n if n == Path::Splice as u8 => Path::Splice,
+            n if n == Path::Tap as u8 => Path::Tap,
             _ => Path::Enrich,
         }
     }

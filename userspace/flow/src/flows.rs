@@ -36,9 +36,14 @@ impl Flows {
 
     /// Enters the flow that `begin` makes of the next number.
     pub fn adopt(&self, begin: impl FnOnce(u64) -> Flow) -> Arc<Flow> {
-        let flow = Arc::new(begin(self.next.fetch_add(1, Relaxed) + 1));
+        let flow = Arc::new(begin(self.take_number()));
         self.lock().insert(flow.id, flow.clone());
         flow
+    }
+
+    /// Returns the next number, for a flow that does not come into the registry: nobody sends it commands.
+    pub fn take_number(&self) -> u64 {
+        self.next.fetch_add(1, Relaxed) + 1
     }
 
     /// Removes a flow.

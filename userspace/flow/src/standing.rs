@@ -32,6 +32,8 @@ pub(super) struct Standing {
     pub(super) tls: Option<Box<Seen>>,
     /// The pipeline that the flow passes.
     pub(super) pipeline: Option<Arc<About>>,
+    /// The reason why the flow shares no connection, though its pipeline has it do so.
+    pub(super) alone: Option<&'static str>,
     /// Whether the flow's rule has a sample, and the flow is not in it.
     pub(super) is_left: bool,
 }
@@ -50,6 +52,7 @@ impl Standing {
             not_by_sender: "",
             tls: None,
             pipeline: None,
+            alone: None,
             is_left: false,
         }
     }
@@ -77,6 +80,7 @@ impl Standing {
                 let left = self.left();
                 format!("{left}{}{relayed}", undecodable.unwrap_or_default())
             }
+            (Path::Tap, _) => format!("rule {} says enrich; read from copies", self.rule),
             (Path::Enrich, None) if self.waits_for.is_empty() => "waits for: its handshake".into(),
             (Path::Enrich, None) => {
                 let keys: Vec<&str> = self.waits_for.iter().map(|key| key.key()).collect();
@@ -90,7 +94,12 @@ impl Standing {
                     format!("{}; through {names}", because.unwrap_or_default())
                 });
                 let through = through.unwrap_or_default();
-                format!("rule {} says {}{through}{tls}", self.rule, action.as_str())
+                let alone = self
+                    .alone
+                    .map(|why| format!("; shares no connection: {why}"));
+                let alone = alone.unwrap_or_default();
+                let action = action.as_str();
+                format!("rule {} says {action}{through}{alone}{tls}", self.rule)
             }
         }
     }

@@ -131,10 +131,17 @@ impl Policy {
         }
     }
 
-    /// Whether any flow is observed.
+    /// Whether any flow is observed, or tapped, for which it is observed, too.
     pub fn observes(&self) -> bool {
         let mut actions = self.rules.iter().map(|rule| rule.action);
-        self.default_action == Action::Observe || actions.any(|action| action == Action::Observe)
+        self.default_action == Action::Observe
+            || actions.any(|action| action == Action::Observe)
+            || self.taps()
+    }
+
+    /// Whether any flow is read from copies of its packets.
+    pub fn taps(&self) -> bool {
+        self.rules.iter().any(Rule::is_tapped)
     }
 
     /// Whether any flow may take the shortcut.

@@ -149,6 +149,9 @@ pub struct Rule {
     pub fail: Fail,
     /// The applications whose sockets may enter a sockmap.
     pub shortcut: Shortcut,
+    /// Whether the rule's flows are left alone and read from copies of their packets, where the kernel
+    /// decides. Only with [`Action::Enrich`] and a pipeline that only reads.
+    pub taps: bool,
     /// The time for which the agent's decision by this rule stands for later connections of the
     /// process to the endpoint. Only with [`Action::Bypass`].
     pub remember: Option<Duration>,
@@ -199,6 +202,11 @@ impl Rule {
         } else {
             self.action
         }
+    }
+
+    /// Whether the kernel leaves a flow that meets the rule alone, and hands over copies of its packets.
+    pub fn is_tapped(&self) -> bool {
+        self.taps && !self.is_session()
     }
 
     /// Whether the rule has a condition on the session, so that only the agent can tell whether it holds.

@@ -14,7 +14,7 @@ use telemetry::Metrics;
 use tls::TlsRules;
 use tokio::sync::{mpsc, watch};
 
-use super::{admission::Admission, choice::Backends, keeper::Keeper};
+use super::{admission::Admission, choice::Backends, keeper::Keeper, tap::TapThread};
 
 /// The state that all flows share.
 pub struct ProxyContext {
@@ -45,6 +45,8 @@ pub struct ProxyContext {
     pub pipeline_metrics: PipelineMetrics,
     /// The statements that enrichment has seen, and the services that reporters need.
     pub services: Arc<Services>,
+    /// The reader of tapped flows.
+    pub tap: TapThread,
     /// Statements by prepared id. One store for all databases: an id is a hash of keyspace
     /// and text, so it means the same everywhere.
     pub prepared: Arc<PreparedStatements>,

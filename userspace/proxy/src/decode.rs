@@ -81,6 +81,18 @@ impl Edits {
         }
     }
 
+    /// The bytes that an editor has kept back, which edits no more.
+    fn left_by(editing: &mut Editing, now_ns: u64) -> Self {
+        let left = Both {
+            to_database: editing.end(Direction::ToDatabase, now_ns),
+            to_client: editing.end(Direction::ToClient, now_ns),
+        };
+        match left.to_database.is_empty() && left.to_client.is_empty() {
+            true => Self::Nothing,
+            false => Self::Left(left),
+        }
+    }
+
     fn has_left(&self, direction: Direction) -> bool {
         matches!(self, Self::Left(left) if !left.of(direction).is_empty())
     }
@@ -208,7 +220,10 @@ impl Decoder {
                 if editing.is_full() {
                     return Some(Turn::Wait);
                 }
-                editing.pause().map(Turn::Rest)
+                if let Some(pause) = editing.pause() {
+                    return Some(Turn::Rest(pause));
+                }
+                editing.has_more().then(|| Turn::Pass(self.go_on()))
             }
             Direction::ToClient => {
                 let bytes = editing.answers()?;
@@ -337,16 +352,8 @@ impl Decoder {
             self.repoll = true;
             return;
         }
-        let left = Both {
-            to_database: editing.end(Direction::ToDatabase, now_ns),
-            to_client: editing.end(Direction::ToClient, now_ns),
-        };
-        let is_left = !left.to_database.is_empty() || !left.to_client.is_empty();
-        self.repoll |= is_left;
-        self.edits = match is_left {
-            true => Edits::Left(left),
-            false => Edits::Nothing,
-        };
+        self.edits = Edits::left_by(editing, now_ns);
+        self.repoll |= matches!(self.edits, Edits::Left(_));
     }
 
     /// Acts on a mark that has decided the flow: nothing more passes before that holds.
@@ -392,6 +399,16 @@ impl Decoder {
         verdict
     }
 
+    /// Goes on with requests that a step has slowed down, after their pause. They have been read.
+    fn go_on(&mut self) -> Verdict {
+        let Edits::Editing(mut editing) = std::mem::take(&mut self.edits) else {
+            return Verdict::ALL;
+        };
+        let bytes = editing.go_on();
+        self.go_on_editing(editing);
+        Verdict::these(bytes)
+    }
+
     /// Reads a chunk behind the bytes that an editor had kept back.
     fn read_behind_left(&mut self, direction: Direction, bytes: &[u8]) -> Verdict {
         let mut left = self.edits.take_left(direction);
@@ -416,9 +433,11 @@ impl Decoder {
         self.recorder.note_refusals(&self.flow, editing.refusals());
         self.repoll |= editing.has_words();
         let lets_pass = editing.lets_pass();
-        if !editing.is_over() {
-            self.edits = Edits::Editing(editing);
-        }
+        self.edits = match editing.is_over() {
+            false => Edits::Editing(editing),
+            true => Edits::left_by(&mut editing, edit::now_ns()),
+        };
+        self.repoll |= matches!(self.edits, Edits::Left(_));
         // Bytes that are not decoded may still be edited, except for segments that nobody can open.
         let is_closed = self.undecodable() == Some(Undecodable::SegmentCompression);
         if !self.decodes() && (self.undecodable().is_none() || is_closed && lets_pass) {

@@ -44,8 +44,8 @@ pub(super) struct Editing {
     completions: CompletionReader,
     pub(super) editor: Editor,
     pub(super) counting: Counting,
-    /// Nothing is read from the client before this time.
-    paused_until: Option<Instant>,
+    /// Nothing is read from the client before this time, in ns since [`START`].
+    paused_until_ns: u64,
     /// Whether the flow's rule is decided.
     is_decided: bool,
     last_words: Option<Vec<u8>>,
@@ -85,7 +85,7 @@ impl Editing {
             editor: editor.within(&ROOM).told_by(completions.sink()),
             completions,
             counting,
-            paused_until: None,
+            paused_until_ns: 0,
             is_decided: false,
             last_words: None,
             over: false,
@@ -118,9 +118,10 @@ impl Editing {
 
     /// Starts the pause that a step has asked for.
     fn begin_pause(&mut self) {
-        let pause = self.editor.pause_ns();
+        let now_ns = now_ns();
+        let pause = self.editor.pause_ns(now_ns);
         if pause > 0 {
-            self.paused_until = Some(Instant::now() + Duration::from_nanos(pause));
+            self.paused_until_ns = now_ns.saturating_add(pause);
         }
     }
 
@@ -229,10 +230,20 @@ impl Editing {
     }
 
     /// Returns the time for which nothing is read from the client.
-    pub(super) fn pause(&mut self) -> Option<Duration> {
-        let until = self.paused_until.take()?;
-        let pause = until.saturating_duration_since(Instant::now());
-        (!pause.is_zero()).then_some(pause)
+    pub(super) fn pause(&self) -> Option<Duration> {
+        let pause = self.paused_until_ns.saturating_sub(now_ns());
+        (pause > 0).then(|| Duration::from_nanos(pause))
+    }
+
+    /// Whether a request was slowed down, and what came behind it was not looked at.
+    pub(super) fn has_more(&self) -> bool {
+        self.editor.has_more()
+    }
+
+    /// Returns the bytes for the database that go on after a pause.
+    pub(super) fn go_on(&mut self) -> Vec<u8> {
+        self.set_time();
+        self.editor.go_on(now_ns(), &mut self.counting)
     }
 
     /// Returns the bytes that were kept back of a direction that ends, or is not edited any more.

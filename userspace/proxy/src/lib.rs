@@ -55,6 +55,7 @@ mod relay;
 mod resume;
 mod session;
 mod splice;
+pub mod tap;
 mod terms;
 mod tls_io;
 mod wait;

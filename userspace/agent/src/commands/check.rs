@@ -18,7 +18,7 @@ use tokio::runtime;
 
 use crate::{
     cli::CheckArgs,
-    config::{Config, absent_cgroups},
+    config::{Config, RulePath, absent_cgroups},
     containers,
 };
 
@@ -189,6 +189,8 @@ struct Possible {
     open: Vec<SessionKey>,
     /// For how long the decision stands for later connections of the process.
     remembered: Option<Duration>,
+    /// The path of the rule's flows and the reason for it, where the rule names a path.
+    path: Option<String>,
 }
 
 fn explain(
@@ -207,6 +209,10 @@ fn explain(
             Possible {
                 // Decided at connect(), it need not be remembered.
                 remembered: rule.filter(|_| at_connect.session).and_then(|r| r.remember),
+                path: config
+                    .paths
+                    .get(&met.rule)
+                    .map(|path| path_of(path, at_connect.session)),
                 met,
                 open: open.unwrap_or_default(),
             }
@@ -224,6 +230,14 @@ fn explain(
             .balances(candidate)
             .map_or_else(Vec::new, |rule| rule.backends.clone()),
         tls_ends,
+    }
+}
+
+/// The path and its reason. `in_agent`: the agent decides, so it has the flow's bytes.
+fn path_of(path: &RulePath, in_agent: bool) -> String {
+    match path.is_tap && in_agent {
+        false => path.why.clone(),
+        true => "inline, because a rule before it asks for the session".to_owned(),
     }
 }
 
@@ -282,6 +296,11 @@ impl Explanation {
                 ));
             }
         }
+        for Possible { met, path, .. } in &self.possible {
+            if let Some(path) = path {
+                text.push_str(&format!("  path of {}: {path}\n", met.rule));
+            }
+        }
         if self.tls_ends {
             text.push_str("  TLS ends in the agent\n");
         }
@@ -304,11 +323,12 @@ impl Explanation {
             "action": met.map_or("undecided", |met| met.action.as_str()),
             "fail": self.at_connect.fail.as_str(),
             "at_connect": self.at_connect.rule.as_str(),
-            "candidates": self.possible.iter().map(|Possible { met, open, remembered }| json!({
+            "candidates": self.possible.iter().map(|Possible { met, open, remembered, path }| json!({
                 "rule": met.rule.as_str(),
                 "action": met.action.as_str(),
                 "by": open.iter().map(|key| key.key()).collect::<Vec<_>>(),
                 "remember_seconds": remembered.map(|lasts| lasts.as_secs()),
+                "path": path,
             })).collect::<Vec<_>>(),
             "passed_over": self.passed_over.iter().map(|(rule, key)| json!({
                 "rule": rule,

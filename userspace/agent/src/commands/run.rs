@@ -25,6 +25,7 @@ use policy::Policy;
 use proxy::{
     self, Admission, Choice, ProxyContext,
     paths::{PathsAvailable, Splicing},
+    tap::TapThread,
 };
 use steps::pipelines::Pipelines;
 use tls::TlsRules;
@@ -143,12 +144,14 @@ impl Serving {
             tls: heard_by_flows.tls,
             pipeline_metrics: early.pipeline_metrics,
             services: early.services,
+            tap: TapThread::new(early.tap_metrics),
             prepared: Arc::default(),
             backends: proxy::Backends::new(backends.choice(), {
                 let backends = backends.clone();
                 move |backend, why| backends.suspect(backend, why)
             }),
         });
+        start_tap(&shared, &early.attached)?;
         let owner = backends::Owner::new(
             attachment.probes,
             shared.clone(),
@@ -314,8 +317,18 @@ async fn told_to_stop(
     // Whoever is closed now connects again, past the agent.
     ready.store(false, Relaxed);
     stop(attached)?;
+    shared.tap.finish();
     proxy::end_all(&shared.flows, LAST_WORDS).await;
     Ok(signal)
+}
+
+/// Starts to read tapped flows, if a rule taps from the beginning.
+fn start_tap(shared: &Arc<ProxyContext>, dataplane: &SharedDataplane) -> std::io::Result<()> {
+    let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
+    match dataplane.as_mut().and_then(Dataplane::tap_reader) {
+        Some(reader) => shared.tap.start(shared, reader),
+        None => Ok(()),
+    }
 }
 
 /// The receivers of what is in force, for flows.

@@ -3,7 +3,7 @@
 //! `raw.rs` says what the file looks like, `parse.rs` what each value means, `admin.rs` those of the admin interface, `session.rs` that
 //! of the keys of session rules, `network.rs`, `backends.rs` and `remember.rs` those of `to`,
 //! `from`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
-//! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `containers.rs` those of
+//! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `containers.rs` those of
 //! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `selector.rs` that of a mark's, `error.rs` how an error names its
 //! place.
 
@@ -16,6 +16,7 @@ mod health;
 mod incoming;
 mod network;
 mod parse;
+mod path;
 mod pipeline;
 mod protective;
 mod raw;
@@ -32,12 +33,14 @@ mod xdp;
 
 pub use bounds::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS};
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
 
 use dataplane::{IncomingOptions, edge::Interface};
 pub use error::{ConfigError, LineColumn};
+pub use path::RulePath;
 use policy::{Policy, RuleName};
 pub use protective::absent_cgroups;
 use proxy::paths::Splicing;
@@ -80,6 +83,8 @@ pub struct Config {
     pub workers: usize,
     /// How flows that need not be decoded are carried.
     pub splice: Splicing,
+    /// The size of the ring by which copies of packets come.
+    pub tap_ring_bytes: u32,
     /// How backends are checked.
     pub health: HealthCheck,
     /// Where connections from other hosts to databases on this one are steered.
@@ -88,6 +93,8 @@ pub struct Config {
     pub containers: Vec<Socket>,
     /// Ordered rules.
     pub policy: Policy,
+    /// The paths of the rules that ask for a tap.
+    pub paths: BTreeMap<RuleName, RulePath>,
     /// The rules' pipelines.
     pub pipelines: Pipelines,
     /// Rules whose TLS ends in the agent. The files are read by whoever needs what is in them.

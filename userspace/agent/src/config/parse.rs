@@ -2,7 +2,10 @@
 
 use std::{collections::HashSet, path::PathBuf, thread};
 
-use dataplane::{DEFAULT_PINS, MAX_NAMESPACES, edge};
+use dataplane::{
+    DEFAULT_PINS, DEFAULT_TAP_RING_BYTES, MAX_NAMESPACES, MAX_TAP_RING_BYTES, MIN_TAP_RING_BYTES,
+    edge,
+};
 use policy::{
     Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule,
     RuleName, SessionConditions, Shortcut,
@@ -18,7 +21,7 @@ use super::bounds::{
 use super::{
     Config, admin, backends, containers,
     error::Flaw,
-    health, incoming, network, pipeline, protective,
+    health, incoming, network, path, pipeline, protective,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
     remember, sample, session, shortcut, tls, trigger,
     value::{absolute, expected, one_of, socket_path, whole},
@@ -29,11 +32,15 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
     let pipelines = pipeline::of(&raw.rule)?;
     warnings.extend(pipeline::doubts(&pipelines));
+    let paths = path::of(&raw.rule, &pipelines)?;
     let pipelines = Pipelines::new(pipelines);
     let triggers = trigger::of(&raw.rule)?;
     let tls = tls::of(&raw.rule, raw.health.cql, &mut warnings)?;
     let protective = protective::check(&raw.rule);
-    let policy = policy(raw.rule, raw.default, &mut warnings)?;
+    let mut policy = policy(raw.rule, raw.default, &mut warnings)?;
+    for rule in &mut policy.rules {
+        rule.taps = paths.get(&rule.name).is_some_and(|path| path.is_tap);
+    }
     let health = health::settings(raw.health)?;
     let RawAgent {
         admin_socket,
@@ -46,6 +53,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         max_namespaces,
         workers,
         splice,
+        tap_ring_bytes,
         control,
     } = raw.agent;
     let incoming = incoming::of(raw.incoming, &policy, &mut warnings)?;
@@ -88,6 +96,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         splice: splice.map_or(Ok(Splicing::default()), |text| {
             one_of("agent.splice", &text, &SPLICES)
         })?,
+        tap_ring_bytes: tap_ring_bytes.map_or(Ok(DEFAULT_TAP_RING_BYTES), |n| ring_bytes(&n))?,
         control: match control {
             Some(text) => socket_path("agent.control", &text)?,
             None => PathBuf::from(DEFAULT_CONTROL),
@@ -96,6 +105,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         containers,
         incoming,
         policy,
+        paths,
         pipelines,
         tls,
         triggers,
@@ -219,6 +229,7 @@ pub(super) fn rule(
         shortcut: raw.shortcut.map_or(Ok(Shortcut::Neither), |wanted| {
             shortcut::of(&wanted, action)
         })?,
+        taps: false,
         remember: raw
             .remember
             .map(|lasts| remember::lasts(&lasts, action, *asks))
@@ -287,6 +298,20 @@ fn rule_action(text: &Spanned<String>, session: &SessionConditions) -> Result<Ac
             ),
         ),
         _ => Ok(action),
+    }
+}
+
+/// A ring's size is a power of two: what is between two is rounded up.
+fn ring_bytes(n: &Spanned<i64>) -> Result<u32, Flaw> {
+    let fits = u32::try_from(*n.get_ref()).ok();
+    let fits = fits.filter(|n| (MIN_TAP_RING_BYTES..=MAX_TAP_RING_BYTES).contains(n));
+    match fits {
+        Some(n) => Ok(n.next_power_of_two()),
+        None => expected(
+            "agent.tap_ring_bytes",
+            n,
+            &format!("a number from {MIN_TAP_RING_BYTES} to {MAX_TAP_RING_BYTES}"),
+        ),
     }
 }
 

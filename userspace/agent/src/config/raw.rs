@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use dataplane::{
-    MAX_INCOMING, MAX_NAMESPACES,
+    DEFAULT_TAP_RING_BYTES, MAX_INCOMING, MAX_NAMESPACES, MAX_TAP_RING_BYTES, MIN_TAP_RING_BYTES,
     edge::{self, MAX_INTERFACES},
 };
 use policy::{
@@ -132,6 +132,14 @@ pub(super) struct RawAgent {
         extend("enum" = names(&SPLICES), "default" = "auto")
     )]
     pub splice: Option<Spanned<String>>,
+    /// Bytes of the ring by which copies of packets come to the agent (`path = "tap"`), rounded up to a power of two. The
+    /// default holds what 100,000 requests a second bring in 100 ms. It is made when a rule taps.
+    #[schemars(
+        with = "Option<i64>",
+        range(min = MIN_TAP_RING_BYTES, max = MAX_TAP_RING_BYTES),
+        extend("default" = DEFAULT_TAP_RING_BYTES)
+    )]
+    pub tap_ring_bytes: Option<Spanned<i64>>,
 }
 
 /// A rule. The first rule whose conditions all hold decides what happens to a connection. A condition that is left out
@@ -257,6 +265,14 @@ pub(super) struct RawRule {
         extend("title" = "list of IP:PORT", "examples" = [["10.1.0.1:9042", "10.1.0.2:9042"]])
     )]
     pub backends: Vec<Spanned<String>>,
+    /// How flows are read: `inline`, they come to the agent, and may be changed and held; `tap`, they are left alone, and the
+    /// agent gets copies of their packets; `auto`, `tap` if every step only reads (`docs/pipelines.md`). Needs
+    /// `action = "enrich"`.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = ["auto", "tap", "inline"], "default" = "inline")
+    )]
+    pub path: Option<Spanned<String>>,
     /// Sides whose sockets the rule lets into the kernel's sockmaps: `true` the client's and the database's, `"client"` or
     /// `"database"` one of them, `false` nobody's. With `true`, bytes of a connection whose ends are both on this host
     /// skip TCP. A connection that the agent has taken in and need not read is carried by the kernel where the side on
@@ -478,6 +494,7 @@ impl RawRule {
             backends: Vec::new(),
             action: spanned(action.to_owned()),
             fail: None,
+            path: None,
             shortcut: None,
             remember: None,
             sample: None,

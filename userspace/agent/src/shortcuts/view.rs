@@ -113,6 +113,7 @@ mod tests {
                 name: "app".to_owned(),
                 cgroup_id: 5,
             },
+            is_tapped: false,
             rule: RuleName::new("near"),
             age: Duration::from_millis(1500),
         };

@@ -73,7 +73,12 @@ pub struct Host<'s> {
 
 /// Runs `body`; afterwards no flow is left and the agent has not complained.
 pub fn host(body: impl FnOnce(&Host<'_>)) {
-    host_by(Path::new(BINARY), body);
+    host_by(Path::new(BINARY), "", body);
+}
+
+/// Runs `body` with an agent that has these settings, too.
+pub fn host_with(settings: &str, body: impl FnOnce(&Host<'_>)) {
+    host_by(Path::new(BINARY), settings, body);
 }
 
 /// Runs `body` with an agent whose journals may be pipes and devices, which stand for slow and full disks.
@@ -82,16 +87,16 @@ pub fn host_with_any_journal(body: impl FnOnce(&Host<'_>)) {
     let script = folder.path().join("underpass");
     let hook = format!("{}=any_journal=true", test_hooks::VARIABLE);
     sandbox::program::switched(&script, BINARY, &hook).unwrap();
-    host_by(&script, body);
+    host_by(&script, "", body);
 }
 
-fn host_by(binary: &Path, body: impl FnOnce(&Host<'_>)) {
+fn host_by(binary: &Path, more: &str, body: impl FnOnce(&Host<'_>)) {
     let sandbox = Sandbox::new().unwrap();
     let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
     let listener = listener.unwrap().unwrap();
     let netns = Some(&sandbox.netns);
-    let settings = "max_flows = 4000\nworkers = 1";
-    let agent = Agent::start(binary, netns, &sandbox.cgroup, settings, "").unwrap();
+    let settings = format!("max_flows = 4000\nworkers = 1\n{more}");
+    let agent = Agent::start(binary, netns, &sandbox.cgroup, &settings, "").unwrap();
     let host = Host {
         sandbox: &sandbox,
         agent,

@@ -29,15 +29,10 @@ fn rust_driver_with_snappy() {
 }
 
 #[test]
-fn python_driver_v4() {
-    python::driver_in(
-        "fold::python_driver_v4",
-        "enrich",
-        4,
-        "none",
-        "fold",
-        &pipeline(),
-    );
+fn python_driver_v4_with_lz4() {
+    // It compresses its token, too.
+    let test = "fold::python_driver_v4_with_lz4";
+    python::driver_in(test, "enrich", 4, "lz4", "fold_v4", &pipeline());
 }
 
 #[test]

@@ -251,6 +251,37 @@ fn a_flow_is_slowed_down_and_nothing_is_lost() {
     });
 }
 
+#[test]
+fn requests_that_come_at_once_are_slowed_down_one_by_one() {
+    const REQUESTS: i16 = 41;
+    const RATE: u64 = 200;
+    host(|host| {
+        let step = format!("{{ transform = \"throttle\", rate = {RATE}, burst = 1 }}");
+        host.policy(&policy("", &step));
+        let mut c = begin(host, 4);
+        let frames: Vec<Vec<u8>> = (0..REQUESTS)
+            .map(|stream| query(4, stream, SELECT))
+            .collect();
+        let started = Instant::now();
+        c.client.write_all(&frames.concat()).unwrap();
+        for (nth, frame) in (0..).zip(&frames) {
+            let mut bytes = vec![0; frame.len()];
+            c.server.read_exact(&mut bytes).unwrap();
+            assert_eq!(bytes, *frame);
+            // Of waits below 4 ms the next request has the whole.
+            let at = started.elapsed() + Duration::from_millis(4);
+            assert!(
+                at >= Duration::from_millis(nth * 1000 / RATE),
+                "{nth}: {at:?}"
+            );
+        }
+        for stream in 0..REQUESTS {
+            c.server_sends(&void(4, stream));
+        }
+        c.ends();
+    });
+}
+
 /// Custom payload of a request, and the bytes behind it.
 fn payload(frame: &[u8]) -> (BTreeMap<String, Vec<u8>>, &[u8]) {
     assert_eq!(frame[1] & 4, 4, "it has a custom payload");

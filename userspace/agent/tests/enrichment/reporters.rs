@@ -2,6 +2,7 @@
 
 mod counted;
 mod slow;
+mod tapped;
 
 use std::{
     fs,

@@ -68,6 +68,8 @@ fn metrics() {
     agent::containers::ContainerMetrics::register(&registry).unwrap();
     let pipelines = steps::pipelines::PipelineMetrics::register(&registry).unwrap();
     pipelines.declare_for_docs();
+    let tap = proxy::tap::TapMetrics::register(&registry).unwrap();
+    tap.declare_for_docs();
     let services = steps::Services::register(&registry, &own).unwrap();
     services.declare_for_docs();
     let backends = agent::backends::BackendMetrics::register(&registry).unwrap();

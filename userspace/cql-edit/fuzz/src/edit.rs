@@ -136,7 +136,11 @@ fn pass(steps: &Steps, said: &Said, piece: usize) -> Went {
         for (number, resolution) in later.said() {
             editor.resolve(now_ns, number, resolution, &mut Ignore);
         }
-        editor.pause_ns();
+        let mut later_ns = now_ns;
+        while editor.has_more() {
+            later_ns += editor.pause_ns(later_ns);
+            went.bytes[1].extend(editor.go_on(later_ns, &mut Ignore));
+        }
         went.bytes[1].extend(editor.late().unwrap_or_default());
         went.bytes[0].extend(editor.answers().unwrap_or_default());
     }

@@ -63,7 +63,8 @@ pub enum Per {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// The flow is read more slowly. Clients that wait for one bucket have an equal share of it.
+    /// The request waits for its token, and what its flow sends after it waits, too. Clients that wait for one bucket
+    /// have an equal share of it.
     #[default]
     Delay,
     /// The request is answered by the error `Overloaded`.

@@ -37,6 +37,7 @@ use crate::{
     shortcut::Shortcut,
     splice::{Calls, Splicer},
     tables::Tables,
+    tap::Tap,
 };
 use policy::Policy;
 
@@ -47,6 +48,7 @@ pub(super) struct Loaded {
     pub tables: Tables,
     pub meters: Meters,
     pub meter_hooks: MeterHooks,
+    pub tap: Tap,
     pub shortcut: Shortcut,
     pub incoming: Incoming,
     pub gateway: Gateway,
@@ -74,6 +76,7 @@ pub(super) fn load(
 ) -> Result<Loaded, AttachError> {
     let compiled = compile_here(policy)?;
     let mut ebpf = load::load_after(pins)?;
+    let tap = Tap::take(&mut ebpf)?;
     let maps = Maps::take(&mut ebpf)?;
     let mark = Mark::random().map_err(AttachError::Sockets)?;
     let shortcut = Shortcut::take(&mut ebpf, Some(mark))?;
@@ -106,6 +109,7 @@ pub(super) fn load(
         tables,
         meters,
         meter_hooks: MeterHooks::default(),
+        tap,
         shortcut,
         incoming: Incoming::default(),
         gateway: Gateway::default(),

@@ -67,6 +67,7 @@ impl Rules {
                 client: Some(ClientAddr::new(address::from_abi(client))),
                 orig_dst: OrigDst::new(address::from_abi(&connect.opener.orig_dst)),
                 process: holds::process(connect),
+                is_tapped: false,
                 rule,
                 age: now.saturating_sub(Duration::from_nanos(since_ns)),
             })

@@ -110,6 +110,7 @@ pub(crate) fn rule(name: &str, from: &[&str], to: &[&str], action: Action) -> Ru
         action,
         fail: Fail::Open,
         shortcut: policy::Shortcut::Neither,
+        taps: false,
         remember: None,
         sample: None,
         is_mark: false,

@@ -159,6 +159,35 @@ impl Counters {
     }
 }
 
+impl Became {
+    /// The reason that keeps all requests of a flow from being folded, and what to do about it. `None`: it is about a
+    /// single request.
+    pub(super) fn keeps_flow(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Handshake => {
+                "its handshake cannot be repeated, or was not seen: only one STARTUP with, at most, one log-in by user \
+                 name and password can be"
+            }
+            Self::Keyspace => {
+                "its keyspace is not known: clients should say USE in a QUERY of its own"
+            }
+            Self::Elsewhere => {
+                "its database cannot be reached from the agent as the flow reaches it"
+            }
+            Self::Unencrypted => {
+                "it began before its rule had upstream_tls: its client should connect again"
+            }
+            Self::Barred => {
+                "its database did not understand a request of it on a shared connection"
+            }
+            Self::Identities => {
+                "there are as many sorts of users, keyspaces and drivers as may share connections in a rule (256)"
+            }
+            _ => return None,
+        })
+    }
+}
+
 impl Ended {
     /// Returns the label in metrics.
     pub(super) fn as_str(self) -> &'static str {

@@ -140,14 +140,38 @@ fn folds(shared: &Arc<Shared>, request: &mut Request<'_>, caller: &Caller) -> Re
         Err(why) => {
             // The flow does not belong to its pool any more.
             request.keep(None);
+            stays_alone(shared, caller, why);
             return Err(why);
         }
     };
-    member.may_ask()?;
+    if let Err(why) = member.may_ask() {
+        stays_alone(shared, caller, why);
+        return Err(why);
+    }
     match request.hand_over(member, u64::from(is_read)) {
         true => Ok(()),
         false => Err(Became::Full),
     }
+}
+
+/// Has the reason be seen why nothing of a flow is folded, if there is one: with the flow, and, the first time in a rule,
+/// in the log.
+#[cold]
+fn stays_alone(shared: &Shared, caller: &Caller, why: Became) {
+    let Some(reason) = why.keeps_flow() else {
+        return;
+    };
+    if shared.is_first(why) {
+        let rule = &shared.rule;
+        tracing::warn!(%rule, "a connection shares none with others: {reason}; `flows --why` says it of each, this is logged once");
+    }
+    if let Some(flow) = flow_of(caller) {
+        flow.set_alone(Some(reason));
+    }
+}
+
+fn flow_of(caller: &Caller) -> Option<Arc<Flow>> {
+    caller.flow.clone()?.downcast::<Flow>().ok()
 }
 
 /// Whether the request is a read. An error if it does anything else than read or write.
@@ -207,9 +231,7 @@ fn member(
     {
         return Ok(member);
     }
-    let Some(Ok(flow)) = caller.flow.clone().map(Note::downcast::<Flow>) else {
-        return Err(Became::Elsewhere);
-    };
+    let flow = flow_of(caller).ok_or(Became::Elsewhere)?;
     let (at, towards) = flow.database().ok_or(Became::Elsewhere)?;
     // The flow's own connection has begun before the policy file was read again.
     if shared.settings.encrypts && *towards == Towards::Plain {
@@ -221,5 +243,6 @@ fn member(
     let member = Arc::new(member);
     request.shares_opening(&member.pool.identity.opening);
     request.keep(Some(member.clone()));
+    flow.set_alone(None);
     Ok(member)
 }

@@ -58,6 +58,8 @@ pub(super) struct Shared {
     /// The prepared statements: whether each is a read, or None if it cannot be folded.
     pub(super) statements: Prepared<Option<bool>>,
     pools: Mutex<HashMap<Arc<Identity>, Weak<Pool>>>,
+    /// A bit for each outcome that has kept a whole flow alone.
+    said: AtomicUsize,
 }
 
 /// The connections that flows of one identity share.
@@ -115,6 +117,7 @@ impl Folds {
                 room: self.room.clone(),
                 statements: Prepared::default(),
                 pools: Mutex::default(),
+                said: AtomicUsize::new(0),
             })
         })
     }
@@ -128,6 +131,12 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
+    /// Whether this is the first time that a flow of the rule stays alone for this reason.
+    pub(super) fn is_first(&self, why: Became) -> bool {
+        let bit = 1 << why as usize;
+        self.said.fetch_or(bit, Relaxed) & bit == 0
+    }
+
     /// Adds a flow to the pool of its identity. `None`: there are as many pools as may be.
     pub(super) fn join(self: &Arc<Self>, identity: Identity) -> Option<Member> {
         let mut pools = self.pools();

@@ -12,7 +12,7 @@ use dataplane::{
 };
 use flow::CloseReason;
 use prometheus::{IntCounterVec, Registry};
-use proxy::{IncomingListeners, paths::PathsAvailable};
+use proxy::{IncomingListeners, paths::PathsAvailable, tap::TapMetrics};
 use steps::{Services, pipelines::PipelineMetrics};
 use telemetry::Metrics;
 use tls::TlsRules;
@@ -75,6 +75,7 @@ pub(super) struct Early {
     pub(super) edge_control: EdgeControl,
     pub(super) metrics: Metrics,
     pub(super) pipeline_metrics: PipelineMetrics,
+    pub(super) tap_metrics: TapMetrics,
     pub(super) refused: IntCounterVec,
     pub(super) services: Arc<Services>,
     pub(super) tls: TlsRules,
@@ -100,6 +101,7 @@ impl Early {
             EdgeControl::new(edge.clone(), config.pins.clone(), config.max_forwarded);
         let metrics = Metrics::register(&registry, &CloseReason::labels())?;
         let pipeline_metrics = PipelineMetrics::register(&registry)?;
+        let tap_metrics = TapMetrics::register(&registry)?;
         let refused = admin::register(&registry)?;
         let services = Arc::new(Services::register(&registry, &metrics)?);
         config.pipelines.open(&services)?;
@@ -122,6 +124,7 @@ impl Early {
             edge_control,
             metrics,
             pipeline_metrics,
+            tap_metrics,
             refused,
             services,
             tls,
@@ -213,6 +216,7 @@ fn options(config: &Config) -> anyhow::Result<Options> {
         pins: config.pins.clone(),
         incoming: config.incoming.clone(),
         max_namespaces: limits::max_namespaces(config.max_namespaces),
+        tap_ring_bytes: config.tap_ring_bytes,
         taken: edge::taken(&config.xdp, &config.policy),
     })
 }

@@ -165,6 +165,7 @@ fn tables_of_step(name: &str, step: &Value, base: &Map<String, Value>) -> Vec<Ta
 fn beside(table: &str, key: &str, value: &Value) -> Value {
     match (table, key) {
         ("rule", "upstream_tls") => json!({"action": "enrich"}),
+        ("rule", "path") => json!({"action": "enrich", "fail": "open"}),
         ("rule", "sample" | "pipeline") => json!({"action": "enrich"}),
         ("rule", "tls") if value.is_object() => json!({"action": "enrich"}),
         ("rule", "trigger") => json!({"action": "observe"}),

@@ -268,6 +268,11 @@ fn a_second_log_in_leaves_for_good() {
         }
         assert_eq!(became(world, "folded"), before);
         assert_eq!(became(world, "handshake"), handshake + 3);
+        let flows = world.agent.json("/flows").unwrap().to_string();
+        let why = "shares no connection: its handshake cannot be repeated";
+        assert!(flows.contains(why), "{flows}");
+        let said = "a connection shares none with others: its handshake";
+        assert_eq!(world.agent.log().matches(said).count(), 1);
         eventually("its place is free", || shared(world) == 0);
         drop(peer);
         database.ends(world);

@@ -1,0 +1,251 @@
+//! `path = "tap"`: the reporters tell of copies what they tell of the bytes themselves, and the application's
+//! connection is its own.
+
+use std::{
+    net::{TcpListener, TcpStream},
+    path::Path,
+};
+
+use nix::sys::signal::Signal;
+use sandbox::{Agent, Sandbox};
+use serde_json::json;
+
+use super::*;
+use crate::common::{BINARY, accept, wire::host_with};
+
+fn tapped(path: &str, pipeline: &str) -> String {
+    policy(&format!("fail = \"open\"\npath = \"{path}\""), pipeline)
+}
+
+/// Everything that the reporters told, but for times and what is of this run alone.
+fn told(path: &str) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.log");
+    let steps = format!(
+        "{{ transform = \"stats\" }}, {{ transform = \"count\" }}, \
+         {{ transform = \"audit\", file = \"{}\", full = \"drop\" }}",
+        file.display()
+    );
+    let mut told = json!({});
+    host(|host| {
+        host.policy(&tapped(path, &steps));
+        for version in [3, 4, 5] {
+            let mut c = host.connect();
+            converses(&mut c, version);
+            let flow = host.flow(&c);
+            let travels = if path == "tap" { "tap" } else { "enrich" };
+            assert_eq!(
+                (&flow["path"], &flow["action"]),
+                (&json!(travels), &json!("enrich"))
+            );
+            c.ends();
+        }
+        let asked = 3 * (1 + 5 + 2 + 8);
+        eventually("every line is written", || lines_of(&file).len() >= asked);
+        told["lines"] = lines_of(&file).into_iter().map(without_times).collect();
+        told["rows"] = listed(&host.agent.json("/statements").unwrap());
+        told["top"] = listed(&host.agent.json("/statements/top").unwrap());
+        let frames = [
+            "query",
+            "execute",
+            "batch",
+            "prepare",
+            "startup",
+            "auth_response",
+        ];
+        told["frames"] = frames
+            .map(|opcode| {
+                host.metric(
+                    "frames",
+                    &format!("from=\"client\",opcode=\"{opcode}\",rule=\"r\""),
+                )
+            })
+            .into_iter()
+            .collect();
+    });
+    told
+}
+
+/// A log-in, every kind of request, an answer and a request that are not read to their ends, and requests that are
+/// answered in another order than asked.
+fn converses(c: &mut Conversation, version: u8) {
+    c.client_sends(&startup(
+        version,
+        &[("CQL_VERSION", "3.0.0"), ("DRIVER_NAME", "d")],
+    ));
+    c.server_sends(&authenticate(version));
+    c.in_segments = version >= 5;
+    c.client_sends(&auth_response(version, 1, b"\0app\0secret"));
+    c.server_sends(&auth_success(version, 1));
+    asks_everything(c, version);
+    c.client_sends(&query(version, 1, SELECT));
+    c.server_sends(&rows(version, 1, 25_000));
+    let long = format!("{SELECT} /*{}*/", " ".repeat(80_000));
+    c.client_sends(&query(version, 1, &long));
+    c.server_sends(&void(version, 1));
+    for stream in 0..8 {
+        c.client_sends(&query(version, stream, SELECT));
+    }
+    for stream in (0..8).rev() {
+        let answer = match stream % 3 {
+            0 => error(version, stream, 0x1000),
+            _ => rows(version, stream, 1 + i32::from(stream)),
+        };
+        c.server_sends(&answer);
+    }
+}
+
+fn lines_of(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let whole = text
+        .split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'));
+    whole
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// The rows of a list, whose order is that of times.
+fn listed(list: &Value) -> Value {
+    let rows = list.as_array().unwrap().iter().cloned();
+    let mut rows: Vec<Value> = rows.map(without_times).collect();
+    rows.sort_by_key(Value::to_string);
+    rows.into()
+}
+
+fn without_times(mut of: Value) -> Value {
+    let fields = of.as_object_mut().unwrap();
+    let of_this_run = ["time", "flow", "client", "pid", "cgroup", "database"];
+    fields.retain(|name, _| !of_this_run.contains(&name.as_str()));
+    fields.retain(|name, _| !name.ends_with("_us") && !name.contains("latency"));
+    of
+}
+
+#[test]
+fn the_same_is_told_of_copies() {
+    let (inline, tapped) = (told("inline"), told("tap"));
+    for what in ["lines", "rows", "top", "frames"] {
+        assert_eq!(inline[what], tapped[what], "{what}");
+    }
+}
+
+#[test]
+fn a_tapped_flow_outlives_the_agent() {
+    host(|host| {
+        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
+        let mut c = begin(host, 4);
+        c.client_sends(&query(4, 1, SELECT));
+        c.server_sends(&void(4, 1));
+        // The other side of the connection is the database's own socket.
+        assert_eq!(
+            c.client.peer_addr().unwrap(),
+            c.server.local_addr().unwrap()
+        );
+        assert_eq!(
+            c.server.peer_addr().unwrap(),
+            c.client.local_addr().unwrap()
+        );
+        eventually("it is counted", || {
+            let rows = host.agent.json("/statements").unwrap();
+            rows.as_array().unwrap().iter().any(|row| row["count"] == 1)
+        });
+        host.agent.signal(Signal::SIGSTOP).unwrap();
+        c.client_sends(&query(4, 1, SELECT));
+        c.server_sends(&void(4, 1));
+        host.agent.signal(Signal::SIGCONT).unwrap();
+        eventually("what passed meanwhile is counted", || {
+            let rows = host.agent.json("/statements").unwrap();
+            rows.as_array().unwrap().iter().any(|row| row["count"] == 2)
+        });
+        c.ends();
+    });
+}
+
+#[test]
+fn what_has_no_room_is_counted_and_reading_goes_on() {
+    const REQUESTS: u64 = 3_000;
+    host_with("tap_ring_bytes = 65536", |host| {
+        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
+        let mut c = begin(host, 4);
+        let asks = |c: &mut Conversation| {
+            c.client_sends(&query(4, 1, SELECT));
+            c.server_sends(&rows(4, 1, 100));
+        };
+        let counted = || {
+            let list = host.agent.json("/statements").unwrap();
+            let rows = list.as_array().unwrap();
+            let row = rows.iter().find(|row| row["table"] == "orders");
+            row.map_or(0, |row| {
+                // No request is given another's response.
+                let count = row["count"].as_u64().unwrap();
+                assert_eq!(row["rows"], 100 * count);
+                count
+            })
+        };
+        asks(&mut c);
+        eventually("it is read", || counted() == 1);
+        host.agent.signal(Signal::SIGSTOP).unwrap();
+        for _ in 0..REQUESTS {
+            asks(&mut c);
+        }
+        host.agent.signal(Signal::SIGCONT).unwrap();
+        let by = |what: &str, direction: &str| {
+            host.metric(
+                &format!("observed_{what}"),
+                &format!("direction=\"{direction}\",rule=\"r\""),
+            )
+        };
+        // The kernel counts whatever is read.
+        let requests = || host.metric("observed_requests", "opcode=\"query\",rule=\"r\"");
+        assert_eq!(requests(), REQUESTS + 1);
+        assert!(by("uncopied_bytes", "to_client") > 0);
+        let uncopied = by("uncopied_frames", "to_database");
+        assert!(uncopied > 0 && uncopied < REQUESTS, "{uncopied}");
+        let mut before = counted();
+        eventually("all copies are read", || {
+            let now = counted();
+            now == std::mem::replace(&mut before, now)
+        });
+        assert!(before < REQUESTS, "{before}");
+        // The first one shows what is missing; its response is behind that, and paired with nothing.
+        for _ in 0..11 {
+            asks(&mut c);
+        }
+        eventually("reading goes on", || counted() == before + 10);
+        assert!(host.metric("tap_gaps", "rule=\"r\"") > 0);
+        c.ends();
+    });
+}
+
+#[test]
+fn the_agents_death_is_not_noticed() {
+    let sandbox = Sandbox::new().unwrap();
+    let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+    let listener = listener.unwrap().unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let rules = tapped("tap", "{ transform = \"stats\" }").replace("PORT", &port);
+    let netns = Some(&sandbox.netns);
+    let mut agent = Agent::start(Path::new(BINARY), netns, &sandbox.cgroup, "", &rules).unwrap();
+    let connect = || {
+        let to = listener.local_addr().unwrap();
+        let client = sandbox.client(|| TcpStream::connect(to));
+        Conversation {
+            client: client.unwrap().unwrap(),
+            server: accept(&listener).0,
+            in_segments: false,
+        }
+    };
+    let mut before = connect();
+    before.client_sends(&startup(4, &[("CQL_VERSION", "3.0.0")]));
+    before.server_sends(&ready(4));
+    eventually("it is read", || {
+        agent.metric("underpass_tap_flows").unwrap() == 1.0
+    });
+    agent.kill().unwrap();
+    // Neither the connection nor a new one notices.
+    for mut c in [before, connect()] {
+        c.client_sends(&query(4, 1, SELECT));
+        c.server_sends(&void(4, 1));
+        c.ends();
+    }
+}

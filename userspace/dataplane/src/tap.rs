@@ -1,0 +1,343 @@
+//! The tap: copies of the packets of flows whose rule only reads them (`tap.h`).
+//!
+//! The ring is made when a rule taps for the first time, and stays. Its reader looks a thousand times a second
+//! while something comes. When nothing came twice it says in `tap_sleeps` that it sleeps, and waits: the kernel
+//! looks there after it has reserved a record, and the reader sees in the ring that one is reserved, so neither
+//! misses the other.
+
+use std::{
+    io::{self, PipeReader},
+    os::fd::AsFd as _,
+    time::Duration,
+};
+
+use aya::{
+    Ebpf,
+    maps::{Array, HashMap, MapData, MapError, RingBuf, of_maps::ArrayOfMaps},
+};
+use ebpf::abi;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::{
+    address::{self, ClientAddr, OrigDst, SockCookie},
+    holds::{self, Names, Process},
+    maps::{self, MapsError},
+    sys::{self, PodOf},
+};
+use policy::RuleName;
+
+/// The smallest ring: it has to hold one record of the largest class.
+pub const MIN_TAP_RING_BYTES: u32 = 1 << 16;
+
+/// The largest ring.
+pub const MAX_TAP_RING_BYTES: u32 = 1 << 30;
+
+/// A ring without a setting: 100 ms at 100,000 requests a second, of which each is two records of 200 bytes, and
+/// as much again for the size classes, doubled.
+pub const DEFAULT_TAP_RING_BYTES: u32 = 16 << 20;
+
+/// Bytes of a frame's body that are copied, at most.
+pub const TAP_BODY_BYTES: u32 = abi::TAP_BODY_BYTES;
+
+/// Bytes that are copied of a compressed one.
+pub const TAP_COMPRESSED_BODY_BYTES: u32 = abi::TAP_COMPRESSED_BODY_BYTES;
+
+/// The reader looks after this time while something comes.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// So often it looks in vain before it sleeps.
+const IDLE_LOOKS: u32 = 2;
+
+/// The framing of a direction, as the meter has found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TapFraming {
+    /// Frames as they are.
+    Frames,
+    /// v5 segments that are not compressed.
+    Segments,
+    /// v5 segments that are, or may be.
+    OtherSegments,
+}
+
+/// A flow that is tapped.
+#[derive(Clone, Debug)]
+pub struct TapFlow {
+    /// The socket of this host's that it has.
+    pub cookie: SockCookie,
+    /// The client's side; None where it is not known.
+    pub client: Option<ClientAddr>,
+    /// The address that was dialled.
+    pub orig_dst: OrigDst,
+    /// The process that dialled.
+    pub process: Process,
+    /// The rule that decided.
+    pub rule: RuleName,
+}
+
+/// A packet of a tapped flow, or a part of one.
+#[derive(Clone, Copy, Debug)]
+pub struct TapPacket<'a> {
+    /// When it passed: CLOCK_MONOTONIC, in ns.
+    pub at_ns: u64,
+    /// From the client.
+    pub is_request: bool,
+    /// The sequence number of its first byte.
+    pub seq: u32,
+    /// Bytes before `bytes` that were not copied.
+    pub before: u32,
+    /// The bytes that were copied.
+    pub bytes: &'a [u8],
+    /// Bytes behind `bytes` that were not copied.
+    pub after: u32,
+    /// All bytes before this sequence number had passed.
+    pub passed: u32,
+    /// Where a frame, or a segment of whole frames, begins in it.
+    pub frame_at: Option<u32>,
+    /// The framing of its direction.
+    pub framing: TapFraming,
+}
+
+/// An event of the tap, of the flow with this cookie.
+#[derive(Debug)]
+pub enum TapEvent<'a> {
+    /// The flow begins.
+    Begins(Box<TapFlow>),
+    /// A direction begins with the byte of this sequence number.
+    Starts {
+        /// The client's direction.
+        is_request: bool,
+        /// The sequence number.
+        seq: u32,
+    },
+    /// A packet has passed.
+    Passes(TapPacket<'a>),
+    /// The flow's socket is closed.
+    Ends {
+        /// When, as [`TapPacket::at_ns`].
+        at_ns: u64,
+    },
+}
+
+/// The tap's maps, and its reader until somebody takes it.
+pub(crate) struct Tap {
+    rings: ArrayOfMaps<MapData, RingBuf<MapData>>,
+    sleeps: Option<Array<MapData, u32>>,
+    meters: Option<HashMap<MapData, u64, PodOf<abi::Meter>>>,
+    reader: Option<TapReader>,
+    failure: Option<String>,
+}
+
+impl Tap {
+    /// Takes the maps. To be called before anybody takes `meters`.
+    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
+        let name = "meters";
+        let layout = |e| MapsError::Layout(name, e);
+        let meters = maps::map(maps::descriptor(ebpf, name)?).map_err(layout)?;
+        Ok(Self {
+            rings: maps::take(ebpf, "tap_rings")?,
+            sleeps: Some(maps::take(ebpf, "tap_sleeps")?),
+            meters: Some(HashMap::try_from(meters).map_err(layout)?),
+            reader: None,
+            failure: None,
+        })
+    }
+
+    /// Makes the ring, unless there is one. Called before a policy that taps is in force. Without a ring
+    /// what should be tapped is lost, and counted so.
+    pub(crate) fn open(&mut self, bytes: u32, names: &Names) {
+        let (Some(sleeps), Some(meters)) = (self.sleeps.take(), self.meters.take()) else {
+            return;
+        };
+        match self.ring(bytes) {
+            Ok(ring) => {
+                self.reader = Some(TapReader {
+                    ring,
+                    sleeps,
+                    meters,
+                    names: names.clone(),
+                });
+            }
+            Err(error) => {
+                self.failure = Some(format!("no ring of {bytes} bytes: {error}"));
+                (self.sleeps, self.meters) = (Some(sleeps), Some(meters));
+            }
+        }
+    }
+
+    fn ring(&mut self, bytes: u32) -> Result<RingBuf<MapData>, MapError> {
+        let ring = sys::make_ring(bytes)?;
+        let ring = RingBuf::try_from(maps::map(ring)?)?;
+        for slot in 0..abi::TAP_SLOTS {
+            self.rings.set(slot, &ring, 0)?;
+        }
+        Ok(ring)
+    }
+
+    /// The reader, once there is a ring; once.
+    pub(crate) fn reader(&mut self) -> Option<TapReader> {
+        self.reader.take()
+    }
+
+    /// Why there is no ring, if that is new.
+    pub(crate) fn failure(&mut self) -> Option<String> {
+        self.failure.take()
+    }
+}
+
+/// The reader of the tap's ring. It is for a thread of its own.
+pub struct TapReader {
+    ring: RingBuf<MapData>,
+    sleeps: Array<MapData, u32>,
+    meters: HashMap<MapData, u64, PodOf<abi::Meter>>,
+    names: Names,
+}
+
+/// The table of observed flows, to ask for those whose beginning was missed.
+pub struct TapFlows<'a> {
+    meters: &'a HashMap<MapData, u64, PodOf<abi::Meter>>,
+    names: &'a Names,
+}
+
+impl TapFlows<'_> {
+    /// The flow, if it is tapped and has not ended.
+    pub fn get(&self, cookie: SockCookie) -> Option<TapFlow> {
+        let PodOf(meter) = self.meters.get(&cookie.0, 0).ok()?;
+        let goes_on = meter.ended == 0 && meter.connect.taps != 0;
+        goes_on.then(|| flow(&meter.connect, &meter.client, self.names))
+    }
+}
+
+/// The consumer of the tap's events.
+pub trait TapConsumer {
+    /// An event of the flow with this cookie.
+    fn event(&mut self, cookie: SockCookie, event: TapEvent<'_>, flows: &TapFlows<'_>);
+    /// All events that were there have been told.
+    fn pause(&mut self, flows: &TapFlows<'_>);
+}
+
+impl TapReader {
+    /// Reads until the writing end of `stop` is closed, and then what is in the ring.
+    ///
+    /// # Errors
+    /// The ring cannot be waited for.
+    pub fn run(mut self, stop: &PipeReader, consumer: &mut impl TapConsumer) -> io::Result<()> {
+        let mut idle = 0;
+        loop {
+            let found = self.drain(consumer);
+            idle = if found { 0 } else { idle + 1 };
+            let stopped = match idle > IDLE_LOOKS {
+                false => self.wait(stop, Some(LOOK), false)?,
+                true => {
+                    idle = 0;
+                    self.sleep(stop)?
+                }
+            };
+            if stopped {
+                self.drain(consumer);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tells what is in the ring. Whether there was anything.
+    fn drain(&mut self, consumer: &mut impl TapConsumer) -> bool {
+        let mut found = false;
+        let flows = TapFlows {
+            meters: &self.meters,
+            names: &self.names,
+        };
+        while let Some(bytes) = self.ring.next() {
+            found = true;
+            match event(&bytes, &self.names) {
+                Some((cookie, event)) => consumer.event(cookie, event, &flows),
+                None => tracing::error!("a record of the tap could not be read"),
+            }
+        }
+        consumer.pause(&flows);
+        found
+    }
+
+    /// Sleeps until the kernel has something. Whether to stop.
+    fn sleep(&mut self, stop: &PipeReader) -> io::Result<bool> {
+        self.say(1)?;
+        let stopped = self.wait(stop, None, true);
+        self.say(0)?;
+        stopped
+    }
+
+    fn say(&mut self, sleeps: u32) -> io::Result<()> {
+        for slot in 0..abi::TAP_SLOTS {
+            let said = self.sleeps.set(slot, sleeps, 0);
+            said.map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    /// Whether to stop.
+    fn wait(&self, stop: &PipeReader, most: Option<Duration>, for_ring: bool) -> io::Result<bool> {
+        let timeout = match most {
+            Some(most) => PollTimeout::try_from(most).unwrap_or(PollTimeout::MAX),
+            None => PollTimeout::NONE,
+        };
+        let stops = PollFd::new(stop.as_fd(), PollFlags::POLLIN);
+        let comes = PollFd::new(self.ring.as_fd(), PollFlags::POLLIN);
+        let mut both = [stops, comes];
+        let waited: &mut [PollFd<'_>] = match (for_ring, &mut both) {
+            (true, both) => both,
+            (false, [stops, _]) => std::slice::from_mut(stops),
+        };
+        match poll(waited, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let [stops, _] = &both;
+        Ok(stops.any().unwrap_or(false))
+    }
+}
+
+fn event<'a>(bytes: &'a [u8], names: &Names) -> Option<(SockCookie, TapEvent<'a>)> {
+    let record = sys::tap_record_from_bytes(bytes)?;
+    let event = match u32::from(record.kind) {
+        abi::TAP_BEGIN => {
+            let begin = sys::tap_begin_from_bytes(bytes)?;
+            TapEvent::Begins(Box::new(flow(&begin.connect, &begin.client, names)))
+        }
+        abi::TAP_START => TapEvent::Starts {
+            is_request: record.is_request != 0,
+            seq: record.seq,
+        },
+        abi::TAP_BYTES => {
+            let behind = bytes.get(size_of::<abi::TapRecord>()..)?;
+            TapEvent::Passes(TapPacket {
+                at_ns: record.at_ns,
+                is_request: record.is_request != 0,
+                seq: record.seq,
+                before: record.before,
+                bytes: behind.get(..record.copied as usize)?,
+                after: record.after,
+                passed: record.passed,
+                frame_at: (record.has_frame != 0).then_some(record.frame_at),
+                framing: match u32::from(record.framing) {
+                    abi::FRAMING_FRAMES => TapFraming::Frames,
+                    abi::FRAMING_SEGMENTS => TapFraming::Segments,
+                    _ => TapFraming::OtherSegments,
+                },
+            })
+        }
+        abi::TAP_END => TapEvent::Ends {
+            at_ns: record.at_ns,
+        },
+        _ => return None,
+    };
+    Some((SockCookie(record.cookie), event))
+}
+
+fn flow(connect: &abi::Connect, client: &abi::Endpoint, names: &Names) -> TapFlow {
+    TapFlow {
+        cookie: SockCookie(connect.cookie),
+        client: (client.family != 0).then(|| ClientAddr::new(address::from_abi(client))),
+        orig_dst: OrigDst::new(address::from_abi(&connect.opener.orig_dst)),
+        process: holds::process(connect),
+        rule: holds::rule_name(connect, names),
+    }
+}
