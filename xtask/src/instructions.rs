@@ -1,8 +1,8 @@
 //! `instructions`: how many instructions the decoder takes for each case of `bench/micro`, held
 //! to `bench/results/instructions.json`.
 //!
-//! Time on a shared machine varies by tens of percent, instructions by next to none: callgrind runs the
-//! release build of a case twice, for a few rounds and for more, and the difference is what the
+//! Time on a shared machine varies by tens of percent, instructions by next to none: callgrind runs a
+//! case twice, for a few rounds and for more, and the difference is what the
 //! rounds in between took. Start-up, the building of inputs and the first round's allocations are
 //! in both, and cancel out.
 
@@ -76,17 +76,26 @@ pub fn run(args: &Args) -> Result<()> {
     {
         return skip(&difference);
     }
-    run_command(
-        cargo()
-            .args(["build", "--release", "-p", "underpass-micro"])
-            .args(["--bin", "instructions", "--no-default-features"]),
-    )
-    .context("the counted program does not build")?;
+    run_command(&mut build()).context("the counted program does not build")?;
     let counts = count_all(&valgrind, committed.as_ref().map(|(_, counts)| counts))?;
     match committed {
         Some((_, committed)) => judge(&committed, &counts),
         None => write(&here, &counts),
     }
+}
+
+/// Builds the counted program: what is counted as for release, and everything else as for tests, from where it
+/// is or will be taken. It is an example of the whole workspace's, because that gives dependencies the features
+/// that the tests' build gives them.
+fn build() -> Command {
+    let mut build = cargo();
+    build
+        .args(["build", "--workspace", "--example", "instructions"])
+        .arg("--config")
+        .arg(paths::root().join("bench/micro/counted.toml"))
+        // Notes for the next build would have the compiler optimise in smaller pieces.
+        .env("CARGO_INCREMENTAL", "0");
+    build
 }
 
 /// A case as the program lists it.
@@ -131,7 +140,7 @@ impl<'a> Case<'a> {
 /// Counts every case, and says so line by line. Each processor has a case at a time: what else runs
 /// changes no count.
 fn count_all(valgrind: &Path, committed: Option<&Counts>) -> Result<Counts> {
-    let binary = paths::target().join("release/instructions");
+    let binary = paths::target().join("debug/examples/instructions");
     let listed = String::from_utf8(capture(&mut Command::new(&binary))?)?;
     let parse =
         |line| Case::parse(line).with_context(|| format!("instructions: what is `{line}`?"));

@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Result<()> {
     let programs = programs::ensure()?;
     // Built before Cassandra starts, which would only compete with the compiler. The programs that
     // the quick run measures are among them.
-    run_command(cargo().args(["build", "--workspace", "--bins", "--examples", "--tests"]))
+    run_command(cargo().args(["build", "--workspace", "--bins", "--tests"]))
         .context("the workspace does not build")?;
     let node = cassandra::up(None)?;
     let tested = test(args, &node, &python, programs).and_then(|()| bench::quick(&node));
@@ -58,9 +58,13 @@ fn test(
     programs: Vec<(&str, PathBuf)>,
 ) -> Result<()> {
     skips::clear()?;
+    // All but the examples in doc comments, which `house` forbids; or what the caller has chosen.
+    let all = ["--lib", "--bins", "--tests"];
+    let selection = if args.args.is_empty() { &all[..] } else { &[] };
     let tested = run_command(
         cargo()
             .args(["test", "--workspace"])
+            .args(selection)
             .args(&args.args)
             .env("RUST_TEST_THREADS", threads().to_string())
             .env("UNDERPASS_CASSANDRA", node.address.to_string())

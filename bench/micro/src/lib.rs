@@ -1,7 +1,7 @@
 //! Micro-benchmarks: what one step costs, apart from everything around it.
 //!
 //! - [`cases`]: the CQL decoder, piece by piece and whole. `benches/cql.rs` takes their time, and
-//!   `src/bin/instructions.rs` runs them under callgrind for `cargo xtask instructions`: the same
+//!   `examples/instructions.rs` runs them under callgrind for `cargo xtask instructions`: the same
 //!   work on the same bytes.
 //! - [`programs`]: the kernel's BPF programs, by run and by instruction.
 //!
@@ -11,5 +11,4 @@
 #![deny(unsafe_code)]
 
 pub mod cases;
-#[cfg(feature = "programs")]
 pub mod programs;

@@ -54,6 +54,8 @@ const TURN_SECONDS: f64 = 0.5;
 const SETTLE_SECONDS: f64 = 0.2;
 /// The seconds of each path's warm-up. A JVM compiles what it runs often.
 const WARM_UP_SECONDS: f64 = 1.0;
+/// The seconds of both in a quick run, which compares nothing that they would make fair.
+const QUICK_WARM_UP_SECONDS: f64 = 0.05;
 /// The factor of the first experiment's warm-up on a Cassandra: it may just have been started.
 const COLD_FACTOR: f64 = 5.0;
 
@@ -254,16 +256,19 @@ fn is_part(args: &Args) -> bool {
 }
 
 fn how(args: &Args) -> How {
-    let (rounds, seconds) = if args.quick { (2, 0.4) } else { (5, 1.0) };
+    let (rounds, seconds, settle_seconds, warm_up_seconds) = match args.quick {
+        true => (2, 0.4, QUICK_WARM_UP_SECONDS, QUICK_WARM_UP_SECONDS),
+        false => (5, 1.0, SETTLE_SECONDS, WARM_UP_SECONDS),
+    };
     let seconds = args.seconds.unwrap_or(seconds);
     How {
         rounds: args.rounds.unwrap_or(rounds),
         timing: Timing {
             seconds,
             turn_seconds: TURN_SECONDS.min(seconds),
-            settle_seconds: SETTLE_SECONDS.min(seconds),
+            settle_seconds: settle_seconds.min(seconds),
         },
-        warm_up_seconds: WARM_UP_SECONDS.min(seconds),
+        warm_up_seconds: warm_up_seconds.min(seconds),
         seed: args.seed,
     }
 }

@@ -1,4 +1,4 @@
-//! Doc comments whose first words name no subject.
+//! Doc comments whose first words name no subject, and examples in them, which nobody runs.
 
 use proc_macro2::Span;
 use syn::{
@@ -21,13 +21,14 @@ const OPENERS: [&str; 22] = [
 /// Openers of two words.
 const PAIRS: [&str; 3] = ["The same", "The other", "One that"];
 
-/// Number of doc comments of a file, and complaints about those whose first words name no subject.
+/// Number of doc comments of a file, and complaints about them.
 pub fn check(file: &File) -> (usize, Vec<Complaint>) {
     let mut comments = Comments {
         file,
         read: 0,
         complaints: Vec::new(),
         open: None,
+        is_in_block: false,
     };
     comments.visit_file(&file.syntax);
     comments.end();
@@ -41,11 +42,27 @@ struct Comments<'a> {
     /// Line of the last attribute of the comment that is being read, so that its further lines are
     /// told from another comment.
     open: Option<usize>,
+    /// Whether the line at hand is in a block of code.
+    is_in_block: bool,
 }
 
 impl Comments<'_> {
     fn end(&mut self) {
         self.open = None;
+    }
+
+    /// `xtask test` starts no rustdoc: once for each crate, to find nothing to run.
+    fn line(&mut self, text: &str, span: Span) {
+        let Some(language) = text.strip_prefix("```") else {
+            return;
+        };
+        if !self.is_in_block && is_run(language) {
+            self.complaints.push(Complaint {
+                place: self.file.place(span.start().line),
+                text: "an example in a doc comment is not run: make it a test".to_owned(),
+            });
+        }
+        self.is_in_block = !self.is_in_block;
     }
 
     fn first_line(&mut self, text: &str, span: Span) {
@@ -67,8 +84,10 @@ impl<'ast> Visit<'ast> for Comments<'_> {
             let line = attribute.span().start().line;
             let continues = self.open.is_some_and(|last| last + 1 == line);
             if !continues {
+                self.is_in_block = false;
                 self.first_line(text.trim(), attribute.span());
             }
+            self.line(text.trim(), attribute.span());
             self.open = Some(attribute.span().end().line);
         }
         visit::visit_attribute(self, attribute);
@@ -85,9 +104,28 @@ fn opener(text: &str) -> Option<&'static str> {
     found.or_else(|| PAIRS.iter().find(is_first)).copied()
 }
 
+/// Whether rustdoc would run a block that begins with this language.
+fn is_run(language: &str) -> bool {
+    let mut words = language.split([',', ' ']).filter(|word| !word.is_empty());
+    words.all(|word| {
+        matches!(word, "rust" | "should_panic" | "no_run" | "compile_fail")
+            || word.starts_with("edition")
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::opener;
+    use super::{is_run, opener};
+
+    #[test]
+    fn rust_is_run_and_pictures_are_not() {
+        for run in ["", "rust", "should_panic", "rust,no_run", "edition2024"] {
+            assert!(is_run(run), "{run}");
+        }
+        for shown in ["text", "toml", "rust,ignore", "ignore", "sh"] {
+            assert!(!is_run(shown), "{shown}");
+        }
+    }
 
     #[test]
     fn openers_are_whole_words() {

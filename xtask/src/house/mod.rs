@@ -1,11 +1,12 @@
 //! `house`: rules about the source that neither the compiler nor clippy knows.
 //!
-//! Three rules, each with a reason that a reader of the code feels:
+//! Four rules, each with a reason that a reader of the code feels:
 //!
 //! - No import cycle spans more than [`cycles::MAX_FILES`] files: who understands a file need not
 //!   understand the crate.
 //! - A function named like a question (`is_`, `has_`, `was_` …) answers it and changes nothing.
 //! - The first sentence of a doc comment names its subject, so that it stands alone in rustdoc.
+//! - A doc comment holds no example that rustdoc would run: tests are tests.
 //!
 //! `source` reads the workspace into modules, `names` finds the file that defines what a path
 //! names, and each rule has a file of its own.
@@ -69,7 +70,7 @@ pub fn run(args: &Args) -> Result<()> {
     ensure!(
         complaints.is_empty(),
         "house: {cycle_count} import cycles of more than {} files, {predicate_count} questions that \
-         answer nothing or change something, {} doc comments that name no subject (above, by place)",
+         answer nothing or change something, {} doc comments that name no subject or hold an example (above, by place)",
         cycles::MAX_FILES,
         complaints.len() - cycle_count - predicate_count,
     );
