@@ -1,6 +1,6 @@
 //! Deciding a flow in the agent, by what is known of its session so far.
 
-use crate::{Candidate, Match, Policy, Rule, Session, SessionKey};
+use crate::{Action, Candidate, Fail, Held, Match, Policy, Rule, Session, SessionKey};
 
 /// A policy's decision on a flow whose session is being learned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,10 @@ impl Policy {
     }
 
     /// The rules that may turn out to be the first that holds, in their order, and of each
-    /// whether it is certain to hold. Only the last one is: what is behind it cannot be met.
+    /// whether it is certain to decide. Only the last one is: what is behind it cannot be met.
+    ///
+    /// Where nobody will know whether a rule holds, its `fail` decides: `closed` denies, by that rule; with `open` it
+    /// does not hold. So of all rules that may hold the strictest is met.
     pub fn possible(
         &self,
         c: &Candidate,
@@ -50,10 +53,17 @@ impl Policy {
     ) -> impl Iterator<Item = (Match, bool)> {
         let by_rule = self.rules.iter().enumerate().filter_map(|(index, rule)| {
             let held = match rule.miss(c) {
-                Some(_) => Some(false),
+                Some(_) => Held::No,
                 None => rule.session.hold(session),
             };
-            (held != Some(false)).then(|| (rule.as_match(index, rule.action), held.is_some()))
+            match (held, rule.fail) {
+                (Held::Yes, _) => Some((rule.as_match(index, rule.action), true)),
+                (Held::Open, _) => Some((rule.as_match(index, rule.action), false)),
+                (Held::Unknowable, Fail::Closed) => {
+                    Some((rule.as_match(index, Action::Deny), true))
+                }
+                (Held::No, _) | (Held::Unknowable, Fail::Open) => None,
+            }
         });
         let mut certain = false;
         by_rule

@@ -9,8 +9,8 @@ use std::{
 
 use dataplane::host;
 use policy::{
-    Candidate, Compression, Container, Fact, Match, NetnsPattern, Protocol, Rule, Session,
-    SessionKey,
+    Candidate, Compression, Container, Decision, Fact, Match, NetnsPattern, Protocol, Rule,
+    Session, SessionKey,
 };
 use serde_json::{Value, json};
 use tls::{Common, TlsRules};
@@ -181,6 +181,8 @@ struct Explanation {
     backends: Vec<SocketAddr>,
     /// Whether the agent reads what the client encrypts.
     tls_ends: bool,
+    /// The decision on such a connection of whose session nothing more can be known.
+    unknowable: Match,
 }
 
 struct Possible {
@@ -224,6 +226,10 @@ fn explain(
             .balances(candidate)
             .map_or_else(Vec::new, |rule| rule.backends.clone()),
         tls_ends,
+        unknowable: match policy.decide(candidate, &session.clone().closed()) {
+            Decision::Decided(met) => met,
+            Decision::Undecided => policy.first_match(candidate),
+        },
     }
 }
 
@@ -244,6 +250,28 @@ impl Explanation {
         }
     }
 
+    /// The candidates that are stricter than what decides where the session cannot be known.
+    fn escaped(&self) -> impl Iterator<Item = &Match> {
+        let met = self.possible.iter().map(|possible| &possible.met);
+        met.filter(|met| met.action.strictness() > self.unknowable.action.strictness())
+    }
+
+    fn unknowable_text(&self) -> String {
+        let Match { rule, action, .. } = &self.unknowable;
+        let mut text = format!(
+            "  where its session cannot be known: {rule}: {}\n",
+            action.as_str()
+        );
+        for stricter in self.escaped() {
+            text.push_str(&format!(
+                "  warning: that is weaker than {}: {}; fail = \"closed\" there refuses such a connection\n",
+                stricter.rule,
+                stricter.action.as_str()
+            ));
+        }
+        text
+    }
+
     fn text(&self) -> String {
         let fail = self.at_connect.fail.as_str();
         let mut text = match self.decided() {
@@ -261,6 +289,7 @@ impl Explanation {
                         keys => format!("  candidate: {rule}: {action}, by {keys}\n"),
                     });
                 }
+                text.push_str(&self.unknowable_text());
             }
         }
         if self.at_connect.session && self.decided().is_some() {
@@ -316,6 +345,11 @@ impl Explanation {
             })).collect::<Vec<_>>(),
             "backends": self.backends,
             "tls_ends": self.tls_ends,
+            "unknowable": met.is_none().then(|| json!({
+                "rule": self.unknowable.rule.as_str(),
+                "action": self.unknowable.action.as_str(),
+                "weaker_than": self.escaped().map(|met| met.rule.as_str()).collect::<Vec<_>>(),
+            })),
         })
     }
 }
