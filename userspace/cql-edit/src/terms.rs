@@ -43,7 +43,7 @@ impl Terms {
         // One that nobody knows no database accepts; if it did, nothing compressed could be read.
         self.compression = match Compression::asked_for(options.rest()) {
             Some(Fact::Is(compression)) => compression,
-            Some(Fact::Open | Fact::Absent) | None => Compression::None,
+            Some(Fact::Open | Fact::Absent | Fact::Unknowable) | None => Compression::None,
         };
     }
 

@@ -6,8 +6,10 @@ pub enum Fact<T> {
     /// Not known yet.
     #[default]
     Open,
-    /// There is none, or it cannot become known.
+    /// There is none.
     Absent,
+    /// There may be one, and it cannot become known.
+    Unknowable,
     /// Known, for good.
     Is(T),
 }

@@ -10,7 +10,8 @@ use crate::wire::header::ProtocolVersion;
 /// have a few dozen.
 pub const MAX_FACT_BYTES: usize = 256;
 
-/// The facts that a handshake has told so far. A fact is never taken back.
+/// The facts that a handshake has told so far. A fact is never taken back. [`Fact::Unknowable`]: what was sent could
+/// not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Session {
     /// The user who logged in; [`Fact::Absent`] where nobody has to.
@@ -113,10 +114,12 @@ impl Claims {
     /// `body`: a `[string map]` (§4.1.1). Options are read as Cassandra reads them: whatever
     /// their case, and the last one counts.
     pub(crate) fn read(body: &[u8]) -> Self {
+        let unreadable = || Some(Err(Unknowable::Unreadable));
         read_options(body).unwrap_or_else(|| Self {
-            driver: Some(Err(Unknowable::Unreadable)),
-            compression: Fact::Absent,
-            ..Self::default()
+            driver: unreadable(),
+            driver_version: unreadable(),
+            application: unreadable(),
+            compression: Fact::Unknowable,
         })
     }
 }
@@ -194,11 +197,11 @@ mod tests {
         for len in 0..whole.len() {
             let claims = Claims::read(&whole[..len]);
             assert_eq!(claims.driver, Some(Err(Unknowable::Unreadable)), "{len}");
-            assert_eq!(claims.compression, Fact::Absent);
+            assert_eq!(claims.compression, Fact::Unknowable);
             assert_eq!(Compression::asked_for(&whole[..len]), None);
         }
         let huge = [&[0xFF, 0xFF][..], &whole[2..]].concat();
-        assert_eq!(Claims::read(&huge).compression, Fact::Absent);
+        assert_eq!(Claims::read(&huge).compression, Fact::Unknowable);
     }
 
     #[test]

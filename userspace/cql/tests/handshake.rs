@@ -183,7 +183,7 @@ fn keyspace(version: u8, opcode: u8, body: &[u8]) -> (Fact<Box<str>>, Vec<Unknow
 
 #[test]
 fn the_first_request_for_data_tells_the_keyspace() {
-    use Fact::{Absent, Open};
+    use Fact::{Absent, Open, Unknowable as Unread};
     for version in [3, 4, 5] {
         for (text, expected) in [
             ("SELECT a FROM Shop.t", is("shop")),
@@ -202,9 +202,9 @@ fn the_first_request_for_data_tells_the_keyspace() {
         }
         let batched = batch(version, &[Child::Text("UPDATE shop.t SET a = 1")], None);
         assert_eq!(keyspace(version, BATCH, &batched), (is("shop"), vec![]));
-        let unknown = (Absent, vec![Unknowable::UnknownPreparedId]);
+        let unknown = (Unread, vec![Unknowable::UnknownPreparedId]);
         assert_eq!(keyspace(version, EXECUTE, &execute(b"id")), unknown);
-        let unreadable = (Absent, vec![Unknowable::Unreadable]);
+        let unreadable = (Unread, vec![Unknowable::Unreadable]);
         assert_eq!(keyspace(version, QUERY, b"\0"), unreadable);
         let nonsense = query(version, "frobnicate", None);
         assert_eq!(keyspace(version, QUERY, &nonsense), unreadable);
@@ -256,12 +256,12 @@ fn a_use_is_answered_by_what_sets_a_keyspace() {
         assert_eq!(peers.session().keyspace, Fact::Open);
         peers.query(3, "USE shop");
         peers.server(3, RESULT, b"\0\0");
-        assert_eq!(peers.session().keyspace, Fact::Absent);
+        assert_eq!(peers.session().keyspace, Fact::Unknowable);
         assert_eq!(peers.handshake.unknowable(), [Unknowable::Unreadable]);
         peers.query(4, "SELECT a FROM shop.t");
         assert_eq!(
             peers.session().keyspace,
-            Fact::Absent,
+            Fact::Unknowable,
             "nothing is taken back"
         );
     }
@@ -310,9 +310,9 @@ fn what_is_compressed_in_no_way_that_was_agreed_on_is_not_guessed() {
         let mut peers = Peers::started(4, 2, options, AUTHENTICATE);
         peers.client_bytes(&frame(4, 1, 1, AUTH_RESPONSE, &token(b"\0alice\0x")));
         peers.server(1, AUTH_SUCCESS, &[255; 4]);
-        assert_eq!(peers.session().user, Fact::Absent);
+        assert_eq!(peers.session().user, Fact::Unknowable);
         peers.client_bytes(&frame(4, 1, 1, QUERY, b"compressed"));
-        assert_eq!(peers.session().keyspace, Fact::Absent);
+        assert_eq!(peers.session().keyspace, Fact::Unknowable);
         assert_eq!(peers.handshake.unknowable(), [Unknowable::CompressedBody]);
     }
 }
@@ -366,7 +366,10 @@ fn under_an_extension_that_is_not_known_no_body_is_read() {
                 true => assert_eq!((facts, why), ((&is("ann"), &is("ks")), &[][..])),
                 false => assert_eq!(
                     (facts, why),
-                    ((&Fact::Absent, &Fact::Absent), &[Unknowable::Extension][..])
+                    (
+                        (&Fact::Unknowable, &Fact::Unknowable),
+                        &[Unknowable::Extension][..]
+                    )
                 ),
             }
             assert!(peers.all_passed());
@@ -378,13 +381,13 @@ fn under_an_extension_that_is_not_known_no_body_is_read() {
 fn hostile_values_are_bounded_and_do_not_hold() {
     let long = "x".repeat(300);
     let peers = Peers::started(4, 100, &[("DRIVER_NAME", &long)], READY);
-    assert_eq!(peers.session().driver, Fact::Absent);
+    assert_eq!(peers.session().driver, Fact::Unknowable);
     assert_eq!(peers.handshake.unknowable(), [Unknowable::TooLong]);
 
     let mut peers = Peers::started(4, 1000, &[], AUTHENTICATE);
     peers.client(1, AUTH_RESPONSE, &token(&[b'x'; 100_000]));
     peers.server(1, AUTH_SUCCESS, &[255; 4]);
-    assert_eq!(peers.session().user, Fact::Absent);
+    assert_eq!(peers.session().user, Fact::Unknowable);
     assert_eq!(peers.handshake.unknowable(), [Unknowable::TooLong]);
     assert!(peers.all_passed());
 
@@ -398,8 +401,8 @@ fn hostile_values_are_bounded_and_do_not_hold() {
         b"\xFF\xFF\0\x0bDRIVER_NAME\0\x01d",
     ));
     peers.server(NO_STREAM, READY, b"");
-    assert_eq!(peers.session().driver, Fact::Absent);
-    assert_eq!(peers.session().compression, Fact::Absent);
+    assert_eq!(peers.session().driver, Fact::Unknowable);
+    assert_eq!(peers.session().compression, Fact::Unknowable);
     assert_eq!(peers.handshake.unknowable(), [Unknowable::Unreadable]);
 }
 

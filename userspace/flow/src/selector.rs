@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use dataplane::{OrigDst, Process};
-use policy::{Candidate, Rule, RuleName, Session};
+use policy::{Candidate, Held, Rule, RuleName, Session};
 
 /// The flows of which all of its conditions hold.
 #[derive(Clone, Debug)]
@@ -85,11 +85,11 @@ impl Selector {
         }
         let unknown = Session::default();
         match self.rule.session.hold(flow.session.unwrap_or(&unknown)) {
-            Some(true) => Holds::Yes,
-            Some(false) => Holds::No,
+            Held::Yes => Holds::Yes,
+            Held::No => Holds::No,
             // Facts that will be learned are matched with rules, and those cannot name a rule.
-            None if flow.undecided && self.met.is_none() => Holds::Later,
-            None => Holds::Unknown,
+            Held::Open if flow.undecided && self.met.is_none() => Holds::Later,
+            Held::Open | Held::Unknowable => Holds::Unknown,
         }
     }
 }

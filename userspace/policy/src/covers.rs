@@ -5,8 +5,8 @@
 use ipnet::IpNet;
 
 use crate::{
-    Action, Compression, Fail, NetnsPattern, Policy, ProcessPattern, Protocol, Rule, RuleName,
-    Target,
+    Action, Compression, Fail, Match, NetnsPattern, Policy, ProcessPattern, Protocol, Rule,
+    RuleName, Target,
 };
 
 /// A rule that never decides, or an order of rules that lets connections past one.
@@ -63,6 +63,31 @@ impl Policy {
             hidden.into_iter().chain(past)
         });
         never.chain(pairs).collect()
+    }
+}
+
+impl Policy {
+    /// The rule that decides, instead of the one at `index`, on a connection of that rule whose session cannot be
+    /// known. Only rules that surely hold for it count.
+    pub fn met_unknown(&self, index: usize) -> Match {
+        let nobody = Match {
+            index: None,
+            rule: RuleName::of_default(),
+            action: self.default_action,
+            fail: self.default_fail,
+            session: false,
+        };
+        let Some(asked) = self.rules.get(index) else {
+            return nobody;
+        };
+        let from_here = self.rules.iter().enumerate().skip(index);
+        let mut met = from_here.filter(|(_, rule)| rule.covers(asked));
+        met.find_map(|(index, rule)| match (rule.is_session(), rule.fail) {
+            (true, Fail::Open) => None,
+            (true, Fail::Closed) => Some(rule.as_match(index, Action::Deny)),
+            (false, _) => Some(rule.as_match(index, rule.action)),
+        })
+        .unwrap_or(nobody)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Deciding a flow in the agent, by what is known of its session so far.
 
-use crate::{Candidate, Match, Policy, Rule, Session, SessionKey};
+use crate::{Action, Candidate, Fail, Held, Match, Policy, Rule, Session, SessionKey};
 
 /// A policy's decision on a flow whose session is being learned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +53,9 @@ impl Policy {
 
     /// The rules that may turn out to be the first that holds, in their order. Only the last one is
     /// certain: what is behind it cannot be met.
+    ///
+    /// Where nobody will know whether a rule holds, its `fail` decides: `closed` denies, by that
+    /// rule; with `open` it does not hold. So of all rules that may hold the strictest is met.
     pub fn possible(
         &self,
         c: &Candidate,
@@ -60,12 +63,18 @@ impl Policy {
     ) -> impl Iterator<Item = PossibleMatch> {
         let by_rule = self.rules.iter().enumerate().filter_map(|(index, rule)| {
             let held = match rule.miss(c) {
-                Some(_) => Some(false),
+                Some(_) => Held::No,
                 None => rule.session.hold(session),
             };
-            (held != Some(false)).then(|| PossibleMatch {
-                met: rule.as_match(index, rule.action),
-                is_certain: held.is_some(),
+            let (action, is_certain) = match (held, rule.fail) {
+                (Held::Yes, _) => (rule.action, true),
+                (Held::Open, _) => (rule.action, false),
+                (Held::Unknowable, Fail::Closed) => (Action::Deny, true),
+                (Held::No, _) | (Held::Unknowable, Fail::Open) => return None,
+            };
+            Some(PossibleMatch {
+                met: rule.as_match(index, action),
+                is_certain,
             })
         });
         let default = PossibleMatch {

@@ -49,7 +49,7 @@ pub use patterns::{MAX_PROCESS_NAME_BYTES, NETNS, NetnsPattern, ProcessPattern, 
 pub use rule::{Action, Fail, Miss, Rule, RuleName, Shortcut};
 pub use sample::Sample;
 pub use session::{
-    Compression, Fact, MAX_FACT_BYTES, Protocol, Session, SessionConditions, SessionKey,
+    Compression, Fact, Held, MAX_FACT_BYTES, Protocol, Session, SessionConditions, SessionKey,
     TextPattern,
 };
 

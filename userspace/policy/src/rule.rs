@@ -58,6 +58,15 @@ impl Action {
         Self::ALL.into_iter().find(|action| action.as_str() == name)
     }
 
+    /// How much the action keeps from the database: a larger number is stricter.
+    pub fn strictness(self) -> u8 {
+        match self {
+            Action::Bypass | Action::Observe => 0,
+            Action::Enrich => 1,
+            Action::Deny => 2,
+        }
+    }
+
     /// The action's name in the policy file and in metrics.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -16,8 +16,11 @@ pub enum Fact<T> {
     /// The fact is not known yet.
     #[default]
     Open,
-    /// The session has no such fact, or it cannot become known: no rule that names it holds.
+    /// The session has no such fact: no rule that names it holds.
     Absent,
+    /// The session may have such a fact, and nobody will know it. A rule for which that matters is met by
+    /// its [`Fail`](crate::Fail).
+    Unknowable,
     /// The fact is this value, for good.
     Is(T),
 }
@@ -26,7 +29,15 @@ impl<T> Fact<T> {
     /// Turns a fact that is not known yet into one that never will be.
     fn close(&mut self) {
         if matches!(self, Fact::Open) {
-            *self = Fact::Absent;
+            *self = Fact::Unknowable;
+        }
+    }
+
+    /// Takes a fact that is not known for none.
+    fn known(self) -> Self {
+        match self {
+            Fact::Open | Fact::Unknowable => Fact::Absent,
+            known => known,
         }
     }
 
@@ -111,7 +122,22 @@ pub struct Session {
 }
 
 impl Session {
-    /// The session once nothing more can become known of it: facts not known yet are absent.
+    /// The session with nothing but what is known of it: all other facts are absent.
+    #[must_use]
+    pub fn known(self) -> Self {
+        Self {
+            user: self.user.known(),
+            keyspace: self.keyspace.known(),
+            driver: self.driver.known(),
+            driver_version: self.driver_version.known(),
+            application: self.application.known(),
+            protocol: self.protocol.known(),
+            compression: self.compression.known(),
+            tls: self.tls.known(),
+        }
+    }
+
+    /// The session once nothing more can become known of it.
     #[must_use]
     pub fn closed(mut self) -> Self {
         for text in [
@@ -225,8 +251,18 @@ impl SessionKey {
     }
 }
 
-/// Whether a condition holds; None while its fact is not known.
-type Held = Option<bool>;
+/// Whether conditions hold, by what is known of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// They hold.
+    Yes,
+    /// They do not.
+    No,
+    /// That depends on facts that are not known yet.
+    Open,
+    /// They may hold, and nobody will know.
+    Unknowable,
+}
 
 impl SessionConditions {
     /// Whether there is no condition.
@@ -238,17 +274,22 @@ impl SessionConditions {
     pub fn named(&self) -> impl Iterator<Item = SessionKey> {
         let all = self.judged(&Session::default());
         all.into_iter()
-            .filter_map(|(key, held)| held.is_none().then_some(key))
+            .filter_map(|(key, held)| (held == Held::Open).then_some(key))
     }
 
     /// The conditions that do not hold.
     pub fn missed(&self, session: &Session) -> impl Iterator<Item = SessionKey> {
-        self.keys_that(session, Some(false))
+        self.keys_that(session, Held::No)
     }
 
     /// The conditions on facts that are not known yet.
     pub fn open(&self, session: &Session) -> impl Iterator<Item = SessionKey> {
-        self.keys_that(session, None)
+        self.keys_that(session, Held::Open)
+    }
+
+    /// The conditions on facts that nobody will know.
+    pub fn unknowable(&self, session: &Session) -> impl Iterator<Item = SessionKey> {
+        self.keys_that(session, Held::Unknowable)
     }
 
     fn keys_that(&self, session: &Session, wanted: Held) -> impl Iterator<Item = SessionKey> {
@@ -289,24 +330,23 @@ impl SessionConditions {
         ]
     }
 
-    /// Whether all conditions hold; None while that depends on facts that are not known yet.
-    pub fn hold(&self, session: &Session) -> Option<bool> {
+    /// Whether all conditions hold.
+    pub fn hold(&self, session: &Session) -> Held {
         let judged = self.judged(session);
-        if judged.iter().any(|(_, held)| *held == Some(false)) {
-            Some(false)
-        } else if judged.iter().any(|(_, held)| held.is_none()) {
-            None
-        } else {
-            Some(true)
-        }
+        let weighty = [Held::No, Held::Open, Held::Unknowable];
+        let mut found = weighty.into_iter();
+        let found = found.find(|held| judged.iter().any(|(_, one)| one == held));
+        found.unwrap_or(Held::Yes)
     }
 }
 
 fn one_of<P, T>(wanted: &[P], fact: &Fact<T>, holds: impl Fn(&P, &T) -> bool) -> Held {
     match fact {
-        _ if wanted.is_empty() => Some(true),
-        Fact::Open => None,
-        Fact::Absent => Some(false),
-        Fact::Is(value) => Some(wanted.iter().any(|wanted| holds(wanted, value))),
+        _ if wanted.is_empty() => Held::Yes,
+        Fact::Open => Held::Open,
+        Fact::Unknowable => Held::Unknowable,
+        Fact::Absent => Held::No,
+        Fact::Is(value) if wanted.iter().any(|wanted| holds(wanted, value)) => Held::Yes,
+        Fact::Is(_) => Held::No,
     }
 }

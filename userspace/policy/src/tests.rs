@@ -50,6 +50,7 @@ prop_compose! {
         port in proptest::option::of(select(vec![9042_u16, 9043])),
         session in prop_oneof![conditions(), Just(SessionConditions::default())],
         action in select(vec![Action::Bypass, Action::Enrich, Action::Deny]),
+        fail in select(vec![Fail::Open, Fail::Closed]),
     ) -> Rule {
         Rule {
             from: Vec::new(),
@@ -63,7 +64,7 @@ prop_compose! {
             containers: ContainerConditions::default(),
             session,
             action,
-            fail: Fail::Open,
+            fail,
             shortcut: Shortcut::Neither,
             taps: false,
             remember: None,
@@ -208,6 +209,34 @@ proptest! {
         let closed = partly(&whole, open).closed();
         prop_assert!(policy(rules).decide(&candidate(), &closed) != Decision::Undecided);
     }
+
+    #[test]
+    fn a_rule_that_is_closed_is_not_escaped_by_what_nobody_knows(
+        rules in vec(rules(), 0..6),
+        whole in sessions(),
+        unknowable: u8,
+    ) {
+        let (policy, c) = (policy(rules), candidate());
+        let seen = partly(&whole, unknowable).closed();
+        let (truth, met) = (policy.decide(&c, &whole), policy.decide(&c, &seen));
+        let (Decision::Decided(truth), Decision::Decided(met)) = (truth, met) else {
+            return Err(TestCaseError::fail("undecided with nothing to become known"));
+        };
+        let rule = |met: &Match| met.index.and_then(|index| policy.rules.get(index));
+        if rule(&truth).is_some_and(|rule| rule.fail == Fail::Closed) {
+            prop_assert!(met == truth || met.action == Action::Deny, "{:?} {:?}", truth, met);
+        }
+        // Nor is anything denied but by a rule that says so.
+        if met.action == Action::Deny {
+            let by = rule(&met).unwrap();
+            let is_unsure = by.session.unknowable(&seen).next().is_some();
+            prop_assert!(by.action == Action::Deny || by.fail == Fail::Closed && is_unsure);
+        }
+        // Where all rules are open, none holds by what is not known.
+        if policy.rules.iter().all(|rule| rule.fail == Fail::Open) {
+            prop_assert_eq!(Decision::Decided(met), policy.decide(&c, &seen.known()));
+        }
+    }
 }
 
 pub(super) fn plain_rule(name: &str) -> Rule {
@@ -233,6 +262,52 @@ fn rule(name: &str, session: SessionConditions, action: Action) -> Rule {
         remember: None,
         sample: None,
         is_mark: false,
+    }
+}
+
+#[test]
+fn what_decides_instead_of_a_rule_that_cannot_be_asked_is_known_beforehand() {
+    let asks = |name, fail| {
+        let by_user = SessionConditions {
+            users: vec![pattern("a")],
+            ..SessionConditions::default()
+        };
+        let action = Action::Enrich;
+        Rule {
+            fail,
+            ..rule(name, by_user, action)
+        }
+    };
+    let rest = |action| rule("rest", SessionConditions::default(), action);
+    let (open, closed) = (Fail::Open, Fail::Closed);
+    let elsewhere = Rule {
+        uids: vec![7],
+        ..rest(Action::Deny)
+    };
+    for (rules, expected) in [
+        (vec![asks("s", open)], ("default", Action::Bypass)),
+        (vec![asks("s", closed)], ("s", Action::Deny)),
+        (
+            vec![asks("s", open), asks("t", closed)],
+            ("t", Action::Deny),
+        ),
+        (
+            vec![asks("s", open), asks("t", open), rest(Action::Enrich)],
+            ("rest", Action::Enrich),
+        ),
+        (
+            vec![asks("s", open), elsewhere],
+            ("default", Action::Bypass),
+        ),
+    ] {
+        let policy = policy(rules);
+        let instead = policy.met_unknown(0);
+        assert_eq!((instead.rule.as_str(), instead.action), expected);
+        let seen = Session::default().closed();
+        assert_eq!(
+            policy.decide(&candidate(), &seen),
+            Decision::Decided(instead)
+        );
     }
 }
 

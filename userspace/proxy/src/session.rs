@@ -92,7 +92,7 @@ pub(super) fn denied_before(flow: &Flow, policy: &Policy) -> Option<RuleName> {
                 flow.netns.as_ref(),
                 policy,
             );
-            match policy.decide(&candidate, &session.closed()) {
+            match policy.decide(&candidate, &session.known()) {
                 Decision::Decided(found) => found,
                 Decision::Undecided => policy.first_match(&candidate),
             }
@@ -419,8 +419,8 @@ impl Gate {
                 .with_label_values(&[why.as_str()])
                 .inc();
             if self.handshake.ended_before_login() {
-                // The user is not known yet, and the database would go on with the log-in: whoever
-                // comes early would be past the rule that holds for him.
+                // Whatever `fail` says: the database refuses it, too, and would go on with the log-in,
+                // past the rule for its user.
                 decision = refused(policy, candidate, &session);
             } else {
                 session = session.closed();
@@ -512,6 +512,7 @@ fn facts(session: &cql::Session) -> Session {
         match fact {
             cql::Fact::Open => Fact::Open,
             cql::Fact::Absent => Fact::Absent,
+            cql::Fact::Unknowable => Fact::Unknowable,
             cql::Fact::Is(is) => Fact::Is(value(is)),
         }
     }

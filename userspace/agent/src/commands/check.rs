@@ -9,8 +9,8 @@ use std::{
 
 use dataplane::host;
 use policy::{
-    Action, Candidate, Compression, Container, Fact, Match, NetnsPattern, PossibleMatch, Protocol,
-    Rule, RuleName, Session, SessionKey,
+    Action, Candidate, Compression, Container, Decision, Fact, Match, NetnsPattern, PossibleMatch,
+    Protocol, Rule, RuleName, Session, SessionKey,
 };
 use serde_json::{Value, json};
 use tls::{Common, TlsRules};
@@ -315,6 +315,8 @@ struct Explanation {
     backends: Vec<SocketAddr>,
     /// Whether the agent reads what the client encrypts.
     tls_ends: bool,
+    /// The decision on such a connection of whose session nothing more can be known.
+    unknowable: Match,
 }
 
 struct Possible {
@@ -364,6 +366,10 @@ fn explain(
             .balances(candidate)
             .map_or_else(Vec::new, |rule| rule.backends.clone()),
         tls_ends,
+        unknowable: match policy.decide(candidate, &session.clone().closed()) {
+            Decision::Decided(met) => met,
+            Decision::Undecided => policy.first_match(candidate),
+        },
     }
 }
 
@@ -392,6 +398,28 @@ impl Explanation {
         }
     }
 
+    /// The candidates that are stricter than what decides where the session cannot be known.
+    fn escaped(&self) -> impl Iterator<Item = &Match> {
+        let met = self.possible.iter().map(|possible| &possible.met);
+        met.filter(|met| met.action.strictness() > self.unknowable.action.strictness())
+    }
+
+    fn unknowable_text(&self) -> String {
+        let Match { rule, action, .. } = &self.unknowable;
+        let mut text = format!(
+            "  where its session cannot be known: {rule}: {}\n",
+            action.as_str()
+        );
+        for stricter in self.escaped() {
+            text.push_str(&format!(
+                "  warning: that is weaker than {}: {}; fail = \"closed\" there refuses such a connection\n",
+                stricter.rule,
+                stricter.action.as_str()
+            ));
+        }
+        text
+    }
+
     fn text(&self) -> String {
         let fail = self.at_connect.fail.as_str();
         let mut text = match self.decided() {
@@ -409,6 +437,7 @@ impl Explanation {
                         keys => format!("  candidate: {rule}: {action}, by {keys}\n"),
                     });
                 }
+                text.push_str(&self.unknowable_text());
             }
         }
         if self.at_connect.session && self.decided().is_some() {
@@ -470,6 +499,11 @@ impl Explanation {
             })).collect::<Vec<_>>(),
             "backends": self.backends,
             "tls_ends": self.tls_ends,
+            "unknowable": met.is_none().then(|| json!({
+                "rule": self.unknowable.rule.as_str(),
+                "action": self.unknowable.action.as_str(),
+                "weaker_than": self.escaped().map(|met| met.rule.as_str()).collect::<Vec<_>>(),
+            })),
         })
     }
 }

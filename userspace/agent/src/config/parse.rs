@@ -63,8 +63,11 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let containers = containers::sockets(raw.containers)?;
     let xdp = xdp::interfaces(raw.xdp)?;
     // The last thing that is said of a rule: what is wrong with its keys comes first.
-    let escapes = protective?
-        .into_iter()
+    let open = protective?;
+    let undecidable = protective::undecidable(&open, &policy);
+    let escapes = open.into_iter().map(|escape| escape.text);
+    let escapes = escapes
+        .chain(undecidable)
         .chain(protective::doubts(&policy))
         .collect();
     Ok(Config {

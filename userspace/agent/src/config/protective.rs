@@ -1,7 +1,7 @@
 //! Rules that protect: what passes them by is a hole, so each says what becomes of a connection that the agent cannot
 //! serve.
 
-use policy::{Action, Doubt, Fail, Policy, Rule};
+use policy::{Action, Doubt, Fail, Match, Policy, Rule};
 use toml::Spanned;
 
 use super::{error::Flaw, pipeline, raw::RawRule};
@@ -23,8 +23,14 @@ fn why(rule: &RawRule) -> Option<String> {
     Some(format!("`{step}`"))
 }
 
+/// A rule that protects and lets pass what the agent cannot serve.
+pub(super) struct Escape {
+    rule: String,
+    pub(super) text: String,
+}
+
 /// Checks that a rule that protects says `fail`. Warns where it says `open`.
-pub(super) fn check(rules: &[Spanned<RawRule>]) -> Result<Vec<String>, Flaw> {
+pub(super) fn check(rules: &[Spanned<RawRule>]) -> Result<Vec<Escape>, Flaw> {
     let mut escapes = Vec::new();
     for rule in rules.iter().map(Spanned::get_ref) {
         let (Some(why), name) = (why(rule), rule.name.get_ref()) else {
@@ -38,13 +44,41 @@ pub(super) fn check(rules: &[Spanned<RawRule>]) -> Result<Vec<String>, Flaw> {
                 );
                 return Err(Flaw::new(rule.name.span(), message));
             }
-            Some(fail) if fail.get_ref() == Fail::Open.as_str() => escapes.push(format!(
-                "rule {name} protects by {why}, and with fail = \"open\" connections pass it: {WAYS}"
-            )),
+            Some(fail) if fail.get_ref() == Fail::Open.as_str() => escapes.push(Escape {
+                rule: name.clone(),
+                text: format!(
+                    "rule {name} protects by {why}, and with fail = \"open\" connections pass it: {WAYS}"
+                ),
+            }),
             Some(_) => {}
         }
     }
     Ok(escapes)
+}
+
+/// Says which weaker outcome a connection has that passes such a rule because its session cannot be known.
+pub(super) fn undecidable(escapes: &[Escape], policy: &Policy) -> Vec<String> {
+    let asked = policy.rules.iter().enumerate().filter(|(_, rule)| {
+        let is_open = |escape: &Escape| escape.rule == rule.name.as_str();
+        rule.is_session() && escapes.iter().any(is_open)
+    });
+    let met = asked.map(|(index, rule)| (rule, policy.met_unknown(index)));
+    let is_weaker = |(rule, met): &(&Rule, Match)| {
+        let is_open = |escape: &Escape| escape.rule == met.rule.as_str();
+        let may_protect = met.action == Action::Enrich && escapes.iter().any(is_open);
+        met.action.strictness() <= rule.action.strictness()
+            && met.action != Action::Deny
+            && !may_protect
+    };
+    met.filter(is_weaker)
+        .map(|(rule, met)| {
+            let (name, instead, action) = (&rule.name, &met.rule, met.action.as_str());
+            format!(
+                "rule {name}: a connection whose session cannot be known is decided by rule {instead} instead ({action}), which is \
+                 weaker; fail = \"closed\" refuses it"
+            )
+        })
+        .collect()
 }
 
 /// Describes what in a policy is probably not meant.
@@ -113,6 +147,33 @@ mod tests {
         }
         let sorts = enrich("{ transform = \"stats\" }");
         assert_eq!(parse(&rule("r", &sorts)).unwrap().escapes, [""; 0]);
+    }
+
+    #[test]
+    fn a_weaker_outcome_where_the_session_cannot_be_known_is_named() {
+        let guard = |fail: &str| {
+            let rest = "to = [\":9042\"]\nuser = [\"a\"]\naction = \"enrich\"\n\
+                        pipeline = [{ transform = \"guard\", refuse = [\"ddl\"] }]\nfail = ";
+            rule("guarded", &format!("{rest}{fail:?}"))
+        };
+        let rest = |action: &str| rule("rest", &format!("to = [\":9042\"]\naction = {action:?}"));
+        let weaker = |text: &str| {
+            let said = escapes(text);
+            said.into_iter()
+                .filter(|said| said.contains("weaker"))
+                .collect::<Vec<_>>()
+        };
+        for (behind, instead) in [
+            (String::new(), "rule default instead (bypass)"),
+            (rest("bypass"), "rule rest instead (bypass)"),
+            (rest("enrich"), "rule rest instead (enrich)"),
+        ] {
+            let said = weaker(&(guard("open") + &behind));
+            assert!(said.len() == 1 && said[0].contains(instead), "{said:?}");
+            assert_eq!(weaker(&(guard("closed") + &behind)), [""; 0]);
+        }
+        let denied = rest("deny") + "fail = \"closed\"\n";
+        assert_eq!(weaker(&(guard("open") + &denied)), [""; 0]);
     }
 
     fn escapes(text: &str) -> Vec<String> {

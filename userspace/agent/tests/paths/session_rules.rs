@@ -182,7 +182,8 @@ fn what_is_encrypted_tells_that_and_nothing_else() {
         c.ends_with(b"", b"");
         assert_eq!(host.metric("sessions_undecidable", "reason=\"tls\""), 0);
 
-        host.policy(&policy("user = [\"alice\"]", "deny", "enrich"));
+        let closed = policy("user = [\"alice\"]", "deny", "enrich");
+        host.policy(&closed.replace("closed", "open"));
         let mut c = host.connect();
         c.client_sends(hello);
         let flow = host.flow(&c);

@@ -110,7 +110,7 @@ impl FlowDecoder {
         let position = |lane: &Lane, bit| lane.position(&self.flow, version | bit);
         let compression = match &self.flow.compression {
             Fact::Is(compression) => Some(*compression),
-            Fact::Open | Fact::Absent => None,
+            Fact::Open | Fact::Absent | Fact::Unknowable => None,
         };
         if version >= 5 && compression != Some(Compression::None) {
             return Err(NoPosition::Compressed);

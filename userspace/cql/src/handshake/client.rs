@@ -96,7 +96,7 @@ impl Handshake {
             Ok(None) => Fact::Absent,
             Err(why) => {
                 self.note(why);
-                Fact::Absent
+                Fact::Unknowable
             }
         };
         Meaning::Tells

@@ -381,7 +381,7 @@ impl Handshake {
             Some(Ok(value)) => Fact::Is(value),
             Some(Err(why)) => {
                 self.note(why);
-                Fact::Absent
+                Fact::Unknowable
             }
             None => Fact::Absent,
         }

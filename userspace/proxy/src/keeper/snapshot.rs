@@ -171,7 +171,8 @@ fn facts(session: &Session) -> Vec<(String, Option<String>)> {
     facts
         .into_iter()
         .filter_map(|(key, fact)| match fact {
-            Fact::Open => None,
+            // Nobody will ask for it again.
+            Fact::Open | Fact::Unknowable => None,
             Fact::Absent => Some((key.to_owned(), None)),
             Fact::Is(value) => Some((key.to_owned(), Some(value))),
         })
@@ -180,7 +181,7 @@ fn facts(session: &Session) -> Vec<(String, Option<String>)> {
 
 fn named<T>(fact: &Fact<T>, name: impl FnOnce(&T) -> String) -> Fact<String> {
     match fact {
-        Fact::Open => Fact::Open,
+        Fact::Open | Fact::Unknowable => Fact::Open,
         Fact::Absent => Fact::Absent,
         Fact::Is(value) => Fact::Is(name(value)),
     }
@@ -209,7 +210,7 @@ fn session(facts: &[(String, Option<String>)]) -> Session {
 
 fn one_of<T: Copy>(fact: &Fact<String>, all: &[T], name: fn(T) -> &'static str) -> Fact<T> {
     match fact {
-        Fact::Open => Fact::Open,
+        Fact::Open | Fact::Unknowable => Fact::Open,
         Fact::Absent => Fact::Absent,
         Fact::Is(value) => {
             let known = all.iter().copied().find(|one| name(*one) == value);

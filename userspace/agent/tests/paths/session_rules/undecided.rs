@@ -1,6 +1,6 @@
 //! Flows of which not enough is known yet, and those of which it never is.
 
-use std::io::Write;
+use std::io::{Read, Write};
 
 use super::{OPTIONS_SENT, SELECT, SYSTEM, policy};
 use crate::common::{
@@ -12,11 +12,120 @@ use crate::common::{
     },
 };
 
+/// A way for a flow's session to be unknowable: its reason, and what the client has said when that shows.
+type Cause = (&'static str, fn(&mut Conversation) -> Vec<u8>);
+
+/// Before anything is known, and after all but the user, or the keyspace, is.
+const CAUSES: [Cause; 9] = [
+    ("tls", |_| b"\x16\x03\x01\x00\x05hello".to_vec()),
+    ("not_cql", |_| b"GET /".to_vec()),
+    ("version", |_| startup(6, OPTIONS_SENT)),
+    ("framing", |c| {
+        c.client_sends(&startup(4, OPTIONS_SENT));
+        c.server_sends(&ready(4));
+        query(3, 1, SELECT)
+    }),
+    ("compressed_body", |c| {
+        let compressing = [OPTIONS_SENT, &[("COMPRESSION", "lz4")]].concat();
+        c.client_sends(&startup(4, &compressing));
+        c.server_sends(&ready(4));
+        let mut compressed = frame(4, 1, QUERY, b"\0\0\0\x01?");
+        compressed[1] = 1;
+        compressed
+    }),
+    ("unreadable", |c| {
+        c.client_sends(&startup(4, OPTIONS_SENT));
+        c.server_sends(&ready(4));
+        query(4, 1, "WHATEVER THIS IS")
+    }),
+    ("unknown_prepared_id", |c| {
+        c.client_sends(&startup(4, OPTIONS_SENT));
+        c.server_sends(&ready(4));
+        frame(4, 1, 0x0A, b"\0\x02id\0\x01\0")
+    }),
+    ("extension", |c| {
+        c.client_sends(&startup(
+            4,
+            &[OPTIONS_SENT, &[("OF_TOMORROW", "")]].concat(),
+        ));
+        c.server_sends(&ready(4));
+        query(4, 1, SELECT)
+    }),
+    ("pipelined", |c| {
+        c.client_sends(&startup(5, OPTIONS_SENT));
+        c.server_sends(&ready(5));
+        let frames = [query(5, 1, "USE shop"), query(5, 2, SELECT)].concat();
+        c.in_segments = true;
+        let both = c.wrap(&frames);
+        c.in_segments = false;
+        both
+    }),
+];
+
+/// Whatever the cause is, and wherever the rule stands: `fail` decides, and of several rules that may hold the
+/// strictest.
+#[test]
+fn a_session_that_cannot_be_known_is_met_by_the_strictest_rule_that_may_hold() {
+    let open = |name: &str| {
+        format!(
+            "[[rule]]\nname = {name:?}\nto = [\":PORT\"]\nkeyspace = [\"other\"]\naction = \"enrich\"\nfail = \"open\"\n"
+        )
+    };
+    host(|host| {
+        for action in ["deny", "enrich", "bypass"] {
+            let closed = policy("keyspace = [\"shop\"]", action, "bypass");
+            let rules = [
+                (closed.clone(), true),
+                (open("before") + &closed, true),
+                (
+                    closed.replace(
+                        "[[rule]]\nname = \"rest\"",
+                        &(open("behind") + "[[rule]]\nname = \"rest\""),
+                    ),
+                    true,
+                ),
+                (closed.replace("closed", "open"), false),
+                (open("before") + &closed.replace("closed", "open"), false),
+            ];
+            for (rules, is_denied) in rules {
+                host.policy(&rules);
+                for (reason, leads) in CAUSES {
+                    let label = format!("reason=\"{reason}\"");
+                    let before = host.metric("sessions_undecidable", &label);
+                    let mut c = host.connect();
+                    let sent = leads(&mut c);
+                    c.client.write_all(&sent).unwrap();
+                    if is_denied {
+                        // An ERROR where one would be understood.
+                        let mut said = Vec::new();
+                        c.client.read_to_end(&mut said).unwrap();
+                        let message = b"denied by rule s";
+                        let is_told = said.windows(message.len()).any(|bytes| bytes == message);
+                        let is_silent = ["tls", "not_cql", "version", "framing", "pipelined"];
+                        assert!(is_told || is_silent.contains(&reason), "{reason}: {said:?}");
+                        c.ends_with(b"", b"");
+                    } else {
+                        c.server_gets(&sent);
+                        assert_eq!(host.flow(&c)["rule"], "rest", "{reason}");
+                        c.ends();
+                    }
+                    assert_eq!(
+                        host.metric("sessions_undecidable", &label),
+                        before + 1,
+                        "{reason}"
+                    );
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn what_cannot_become_known_does_not_hold_and_is_counted() {
     let compressing = [OPTIONS_SENT, &[("COMPRESSION", "lz4")]].concat();
     host(|host| {
-        host.policy(&policy("keyspace = [\"shop\"]", "deny", "bypass"));
+        let open = policy("keyspace = [\"shop\"]", "deny", "bypass").replace("closed", "open");
+        host.policy(&open);
         let decided = |c: &Conversation, reason: &str| {
             let flow = host.flow(c);
             assert_eq!(flow["rule"], "rest", "{reason}: {flow}");
