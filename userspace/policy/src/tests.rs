@@ -69,6 +69,7 @@ prop_compose! {
             remember: None,
             sample: None,
             is_mark: false,
+            protects: false,
         }
     }
 }
@@ -233,6 +234,7 @@ fn rule(name: &str, session: SessionConditions, action: Action) -> Rule {
         remember: None,
         sample: None,
         is_mark: false,
+        protects: false,
     }
 }
 
