@@ -483,7 +483,7 @@ fn check_says_what_run_would_refuse_and_what_is_not_meant() {
     );
 }
 
-/// Whatever keeps `run` from starting on this host, `check` names it, and makes nothing.
+/// `check` names whatever keeps `run` from starting on this host, and makes nothing.
 #[test]
 fn check_names_everything_that_keeps_run_from_starting() {
     let sandbox = Sandbox::new().unwrap();

@@ -64,7 +64,7 @@ pub enum AttachError {
     Rival {
         /// Path of the folder.
         cgroup: PathBuf,
-        /// The other agent's process.
+        /// Process of the agent that is there.
         who: String,
     },
     /// Listeners and raw sockets.

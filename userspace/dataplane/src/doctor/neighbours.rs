@@ -284,7 +284,7 @@ struct Holders {
     ours: HashSet<Thing>,
 }
 
-/// What keeps a program loaded.
+/// Holders of a program, without which it would not be loaded.
 pub(crate) enum Held {
     /// A running process of the same name as this one.
     ByAgent(String),
