@@ -3,7 +3,7 @@
 use std::{
     io::{self, ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
@@ -178,7 +178,7 @@ fn two_agents_do_not_share_a_cgroup_whatever_their_pins_and_ports() {
     let mut agent = host.agent("", &host.policy("enrich", "fail = \"closed\""));
     let file = agent.file().with_file_name("second.toml");
     let text = std::fs::read_to_string(agent.file()).unwrap();
-    let pins = agent.pins().with_extension("second");
+    let pins = PathBuf::from(format!("{}-second", agent.pins().display()));
     let text = text
         .replace(agent.pins().to_str().unwrap(), pins.to_str().unwrap())
         .replace("control.sock", "second.sock")
