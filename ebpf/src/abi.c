@@ -23,6 +23,7 @@ struct up_uid_key abi_uid_key;
 struct up_cgroup_key abi_cgroup_key;
 struct up_netns_key abi_netns_key;
 struct up_opener abi_opener;
+struct up_denial abi_denial;
 struct up_remembered abi_remembered;
 struct up_connect abi_connect;
 struct up_connect_key abi_connect_key;

@@ -68,6 +68,11 @@ enum up_limit {
 	/* Users and cgroups at their quota: each holds flows of the agent's, of which there are at most 32,768,
 	 * and counts for three. */
 	UP_MAX_FULL_QUOTAS = 98304,
+	/* Denials that the agent is told of, in a period of so many nanoseconds, by each processor. */
+	UP_DENIALS_TOLD = 10,
+	UP_DENIAL_PERIOD_NS = 1000000000,
+	/* Room for more than the agent is told in that time; when it is full, some are waiting. */
+	UP_DENIAL_RING_BYTES = 65536,
 	/* Requests to serve namespaces; when it is full, some are waiting. */
 	UP_UNSERVED_RING_BYTES = 4096,
 	/* Intercepted connections whose handshake is under way. */
@@ -394,6 +399,29 @@ struct up_opener {
 	__u32 uid;
 	__u8 comm[16];
 	__u8 pad[4];
+};
+
+/* To the agent: a connection was refused here. */
+struct up_denial {
+	/* Its address is what was dialled. Of a client on another host there is nothing else. */
+	struct up_opener opener;
+	/* Of a client on another host; else family 0. */
+	struct up_endpoint client;
+	__u32 slot;
+	/* Denials on this processor that the agent was not told of, since the last that it was. */
+	__u32 untold;
+	__u8 generation;
+	/* Why the agent could not serve it, UP_CAUSES if its rule denies. */
+	__u8 cause;
+	__u8 pad[2];
+};
+
+/* By processor: how often the agent was told in this period. */
+struct up_denial_turn {
+	/* CLOCK_MONOTONIC. */
+	__u64 begun_ns;
+	__u32 told;
+	__u32 untold;
 };
 
 /* A decision to bypass that stands for later connections. */
@@ -904,6 +932,7 @@ _Static_assert(sizeof(struct up_held) == 272, "up_held");
 _Static_assert(sizeof(struct up_observed) == 144, "up_observed");
 _Static_assert(sizeof(struct up_agent_settings) == 48, "up_agent_settings");
 _Static_assert(sizeof(struct up_quota) == 16, "up_quota");
+_Static_assert(sizeof(struct up_denial) == 112, "up_denial");
 _Static_assert(sizeof(struct up_cursor) == 44, "up_cursor");
 _Static_assert(sizeof(struct up_direction) == 296, "up_direction");
 _Static_assert(sizeof(struct up_meter) == 6000, "up_meter");

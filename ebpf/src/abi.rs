@@ -83,6 +83,15 @@ pub const MAX_NETNS_AGENTS: u32 = 257;
 /// `UP_MAX_FULL_QUOTAS` of `enum up_limit` in abi.h.
 pub const MAX_FULL_QUOTAS: u32 = 98304;
 
+/// `UP_DENIALS_TOLD` of `enum up_limit` in abi.h.
+pub const DENIALS_TOLD: u32 = 10;
+
+/// `UP_DENIAL_PERIOD_NS` of `enum up_limit` in abi.h.
+pub const DENIAL_PERIOD_NS: u32 = 1000000000;
+
+/// `UP_DENIAL_RING_BYTES` of `enum up_limit` in abi.h.
+pub const DENIAL_RING_BYTES: u32 = 65536;
+
 /// `UP_UNSERVED_RING_BYTES` of `enum up_limit` in abi.h.
 pub const UNSERVED_RING_BYTES: u32 = 4096;
 
@@ -1041,6 +1050,37 @@ const _: () = {
     assert!(offset_of!(Opener, uid) == 56);
     assert!(offset_of!(Opener, comm) == 60);
     assert!(offset_of!(Opener, pad) == 76);
+};
+
+/// `struct up_denial` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Denial {
+    /// In C: `struct up_opener`.
+    pub opener: Opener,
+    /// In C: `struct up_endpoint`.
+    pub client: Endpoint,
+    /// In C: `__u32`.
+    pub slot: u32,
+    /// In C: `__u32`.
+    pub untold: u32,
+    /// In C: `__u8`.
+    pub generation: u8,
+    /// In C: `__u8`.
+    pub cause: u8,
+    /// In C: `__u8[2]`.
+    pub pad: [u8; 2],
+}
+
+const _: () = {
+    assert!(size_of::<Denial>() == 112);
+    assert!(offset_of!(Denial, opener) == 0);
+    assert!(offset_of!(Denial, client) == 80);
+    assert!(offset_of!(Denial, slot) == 100);
+    assert!(offset_of!(Denial, untold) == 104);
+    assert!(offset_of!(Denial, generation) == 108);
+    assert!(offset_of!(Denial, cause) == 109);
+    assert!(offset_of!(Denial, pad) == 110);
 };
 
 /// `struct up_remembered` in abi.h.
@@ -2501,6 +2541,19 @@ pub const LAYOUT: &[StructLayout] = &[
             ("uid", offset_of!(Opener, uid)),
             ("comm", offset_of!(Opener, comm)),
             ("pad", offset_of!(Opener, pad)),
+        ],
+    ),
+    (
+        "up_denial",
+        size_of::<Denial>(),
+        &[
+            ("opener", offset_of!(Denial, opener)),
+            ("client", offset_of!(Denial, client)),
+            ("slot", offset_of!(Denial, slot)),
+            ("untold", offset_of!(Denial, untold)),
+            ("generation", offset_of!(Denial, generation)),
+            ("cause", offset_of!(Denial, cause)),
+            ("pad", offset_of!(Denial, pad)),
         ],
     ),
     (

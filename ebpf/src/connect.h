@@ -11,7 +11,7 @@
  *
  * Reads settings, netns_agents, full_quotas, shortcut_limits, policies, rules, targets, uids, processes, cgroups, namespaces,
  * remembered, backend_slots, backends. Writes
- * flows, observed, shortcut_wishes, virtuals, balanced, decisions, causes, unserved; deletes from releases.
+ * flows, observed, shortcut_wishes, virtuals, balanced, decisions, causes, unserved, denials; deletes from releases.
  *
  * When the agent is dead its listener is gone, which the socket look-up sees at once:
  * the rule's `fail` decides. No heartbeat, no race with a timer.
@@ -19,6 +19,7 @@
 #pragma once
 
 #include "balance.h"
+#include "denial.h"
 #include "quota.h"
 #include "recall.h"
 
@@ -220,13 +221,26 @@ static __always_inline int is_closed(const struct decision *d, __u32 cause)
 	return d->fail == UP_FAIL_CLOSED || (d->protects && is_chosen);
 }
 
+static __always_inline int deny(struct bpf_sock_addr *ctx, const struct up_endpoint *dst,
+				const struct decision *d, const __u8 comm[UP_COMM_BYTES], __u32 cause)
+{
+	struct up_denial *denial = begin_denial(d, cause, dst);
+
+	if (denial) {
+		opener(&denial->opener, bpf_get_netns_cookie(ctx), dst, comm);
+		bpf_ringbuf_submit(denial, 0);
+	}
+	return REFUSE;
+}
+
 /* What the agent should have served, or no backend takes. */
-static __always_inline int fail(const struct decision *d, __u32 cause)
+static __always_inline int fail(struct bpf_sock_addr *ctx, const struct up_endpoint *dst,
+				const struct decision *d, const __u8 comm[UP_COMM_BYTES], __u32 cause)
 {
 	count_cause(cause);
 	if (is_closed(d, cause)) {
 		count_outcome(d, UP_OUTCOME_FAILED_CLOSED);
-		return REFUSE;
+		return deny(ctx, dst, d, comm, cause);
 	}
 	count_outcome(d, UP_OUTCOME_FAILED_OPEN);
 	return ALLOW;
@@ -279,7 +293,7 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 	if (d.balanced && (d.action == UP_ACTION_BYPASS || d.action == UP_ACTION_OBSERVE)) {
 		*to = draw(&d);
 		if (!*to)
-			return fail(&d, UP_CAUSE_NO_BACKEND);
+			return fail(ctx, dst, &d, comm, UP_CAUSE_NO_BACKEND);
 		keep_virtual(sk, dst);
 		if (outcome == UP_OUTCOME_UNTOUCHED)
 			outcome = UP_OUTCOME_BALANCED;
@@ -297,7 +311,7 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 	}
 	if (d.action == UP_ACTION_DENY) {
 		count_outcome(&d, UP_OUTCOME_DENIED);
-		return REFUSE;
+		return deny(ctx, dst, &d, comm, UP_CAUSES);
 	}
 	if (cause == UP_CAUSES && d.balanced && !has_backend(&d))
 		cause = UP_CAUSE_NO_BACKEND;
@@ -318,7 +332,7 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 		if (*to)
 			keep_virtual(sk, dst);
 	}
-	return fail(&d, cause);
+	return fail(ctx, dst, &d, comm, cause);
 }
 
 /* connect(2) to the unspecified address means this host: the address that the socket is

@@ -14,7 +14,7 @@
  * The agent takes a connection only while the database listens: else the kernel refuses it as ever.
  *
  * Reads settings, policies, rules, targets, sources, incoming_listeners, incoming_strays, databases,
- * incoming_dials, own_addresses, taken_addresses. Writes decisions, causes. When the agent is dead its listener has left the map: the rule's `fail`
+ * incoming_dials, own_addresses, taken_addresses. Writes decisions, causes, denials. When the agent is dead its listener has left the map: the rule's `fail`
  * decides.
  */
 #pragma once
@@ -98,8 +98,8 @@ static __always_inline int on_dial(struct bpf_sk_lookup *ctx, __u32 netns_index,
 }
 
 static __always_inline int on_decided(struct bpf_sk_lookup *ctx, __u32 netns_index,
-				      const struct up_agent_settings *s, const struct up_endpoint *dst,
-				      const struct decision *d)
+				      const struct up_agent_settings *s, const struct up_endpoint *client,
+				      const struct up_endpoint *dst, const struct decision *d)
 {
 	__u32 cause = UP_CAUSES;
 
@@ -120,7 +120,7 @@ static __always_inline int on_decided(struct bpf_sk_lookup *ctx, __u32 netns_ind
 	}
 	if (d->action == UP_ACTION_DENY) {
 		count_outcome(d, UP_OUTCOME_DENIED);
-		return refuse(ctx);
+		return deny_incoming(ctx, client, dst, d, UP_CAUSES);
 	}
 	if (s->full)
 		cause = UP_CAUSE_AGENT_FULL;
@@ -136,7 +136,7 @@ static __always_inline int on_decided(struct bpf_sk_lookup *ctx, __u32 netns_ind
 	count_cause(cause);
 	if (d->fail == UP_FAIL_CLOSED) {
 		count_outcome(d, UP_OUTCOME_FAILED_CLOSED);
-		return refuse(ctx);
+		return deny_incoming(ctx, client, dst, d, cause);
 	}
 	count_outcome(d, UP_OUTCOME_FAILED_OPEN);
 	return leave_alone();
@@ -164,7 +164,7 @@ static __always_inline int on_incoming(struct bpf_sk_lookup *ctx, __u32 netns_in
 		return leave_alone();
 	if (d.drawn_out)
 		d.action = UP_ACTION_BYPASS;
-	return on_decided(ctx, netns_index, s, &dst, &d);
+	return on_decided(ctx, netns_index, s, &client, &dst, &d);
 }
 
 /* One for each namespace: nothing in its context tells a program where it runs. */

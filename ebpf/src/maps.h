@@ -28,6 +28,18 @@ struct {
 } unserved SEC(".maps"); /* connect hooks → agent; consumed */
 
 struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, UP_DENIAL_RING_BYTES);
+} denials SEC(".maps"); /* connect hooks, sk_lookup → agent; consumed */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct up_denial_turn);
+} denial_turns SEC(".maps"); /* of whoever writes `denials`; never dies */
+
+struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, UP_GENERATIONS);
 	__type(key, __u32);

@@ -2,7 +2,7 @@
 /* What the programs at sk_lookup share: who connects to whom, and what can be answered. */
 #pragma once
 
-#include "decide.h"
+#include "denial.h"
 
 #define LOOPBACK 1
 
@@ -16,6 +16,20 @@ static __always_inline int refuse(struct bpf_sk_lookup *ctx)
 {
 	bpf_sk_assign(ctx, NULL, BPF_SK_LOOKUP_F_REPLACE);
 	return SK_DROP;
+}
+
+/* Refuses what a rule denies, or the agent cannot serve (`cause`), and tells the agent. */
+static __always_inline int deny_incoming(struct bpf_sk_lookup *ctx, const struct up_endpoint *client,
+					 const struct up_endpoint *dst, const struct decision *d,
+					 __u32 cause)
+{
+	struct up_denial *denial = begin_denial(d, cause, dst);
+
+	if (denial) {
+		denial->client = *client;
+		bpf_ringbuf_submit(denial, 0);
+	}
+	return refuse(ctx);
 }
 
 /* Takes over the reference to `listener`, which may be null. The kernel refuses one of the wrong

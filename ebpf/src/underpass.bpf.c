@@ -26,7 +26,7 @@
  * iter/bpf_sk_storage_map     when the agent asks who is not enrolled   shortcut.h tell_refusals
  *
  * What these share: abi.h (both sides see it), maps.h, kernel.h (the kernel's types), common.h
- * (addresses, counters), decide.h (first match), balance.h (backends), recall.h (remembered decisions),
+ * (addresses, counters), decide.h (first match), balance.h (backends), denial.h (who was refused), recall.h (remembered decisions),
  * databases.h and observe_incoming.h (sockets of databases here), steer.h (sk_lookup's answers),
  * meter_frames.h and meter_latency.h (what the meter reads and times), tap.h (copies for the agent), frame_position.h and frames.h (positions
  * in a stream of frames).

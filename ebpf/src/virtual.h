@@ -9,7 +9,7 @@
  * not be: they are relayed.
  *
  * Reads settings, policies, rules, targets, sources, backend_slots, taken_addresses, taken_listeners. Writes
- * decisions, causes. Where the agent cannot take a connection it is refused, whatever the rule's
+ * decisions, causes, denials. Where the agent cannot take a connection it is refused, whatever the rule's
  * `fail`: there is no database here that it could go to.
  */
 #pragma once
@@ -18,13 +18,14 @@
 #include "steer.h"
 
 static __always_inline int on_virtual(struct bpf_sk_lookup *ctx, const struct up_agent_settings *s,
-				      int family, const struct decision *d)
+				      const struct up_endpoint *client, const struct up_endpoint *dst,
+				      const struct decision *d)
 {
-	__u32 cause = UP_CAUSES, index = family == 6;
+	__u32 cause = UP_CAUSES, index = dst->family == 6;
 
 	if (d->action == UP_ACTION_DENY) {
 		count_outcome(d, UP_OUTCOME_DENIED);
-		return refuse(ctx);
+		return deny_incoming(ctx, client, dst, d, UP_CAUSES);
 	}
 	if (s->full)
 		cause = UP_CAUSE_AGENT_FULL;
@@ -38,7 +39,7 @@ static __always_inline int on_virtual(struct bpf_sk_lookup *ctx, const struct up
 	}
 	count_cause(cause);
 	count_outcome(d, UP_OUTCOME_FAILED_CLOSED);
-	return refuse(ctx);
+	return deny_incoming(ctx, client, dst, d, cause);
 }
 
 SEC("sk_lookup")
@@ -57,5 +58,5 @@ int virtual_addresses(struct bpf_sk_lookup *ctx)
 	if (!s || !decide_elsewhere(s, &client, &dst, &d))
 		return leave_alone();
 	/* Only the agent knows the way from here, also of a flow that is drawn out. */
-	return on_virtual(ctx, s, dst.family, &d);
+	return on_virtual(ctx, s, &client, &dst, &d);
 }

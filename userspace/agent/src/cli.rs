@@ -107,8 +107,8 @@ pub enum Command {
         #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
     },
-    /// List the latest connections and requests that a rule refused in the agent: who, where to, and why. At most 10 a
-    /// second are listed, further ones are counted
+    /// List the latest connections and requests that a rule refused: who, where to, and why. At most 10 a second are
+    /// listed, further ones are counted. What the edge drops is only counted
     Denied {
         /// Print JSON
         #[arg(long)]

@@ -23,6 +23,7 @@ use crate::{
     answers::Answers,
     backends::{BackendCount, Probe, Severed, Weights},
     counters::{Cause, Counters},
+    denials::KernelDenials,
     gateway::{self, Gateway},
     holds::{Holds, Names},
     hooks, host,
@@ -101,6 +102,8 @@ pub struct Attached {
     pub netns_agents: Arc<NetnsAgents>,
     /// Requests to serve further namespaces.
     pub serve_requests: ServeRequests,
+    /// Connections that the hooks refuse.
+    pub denials: KernelDenials,
     /// The way to answer those.
     pub answers: Answers,
     /// The listeners at which connections from other hosts arrive.
@@ -240,6 +243,7 @@ impl Dataplane {
             holds: loaded.holds,
             netns_agents: loaded.netns_agents,
             serve_requests: loaded.serve_requests,
+            denials: loaded.denials,
             answers: loaded.answers,
             incoming_listeners: loaded.incoming_listeners,
             remembered: loaded.remembered,

@@ -174,29 +174,35 @@ impl Holds {
 }
 
 pub(crate) fn process(connect: &abi::Connect) -> Process {
+    process_of(&connect.opener, Holder::of(connect))
+}
+
+pub(crate) fn process_of(opener: &abi::Opener, holder: Option<Holder>) -> Process {
     let abi::Opener {
         tgid,
         uid,
         comm,
         cgroup_id,
         ..
-    } = connect.opener;
+    } = *opener;
     Process {
         pid: tgid,
         uid,
         name: text(&comm),
         cgroup_id,
-        holder: Holder::of(connect),
+        holder,
     }
 }
 
-/// The rule's name, by the policy that decided, if that is one of the two that the kernel has.
 pub(crate) fn rule_name(connect: &abi::Connect, names: &Names) -> RuleName {
+    name_of(connect.generation, connect.slot, names)
+}
+
+/// The rule's name, by the policy that decided, if that is one of the two that the kernel has.
+pub(crate) fn name_of(generation: u8, slot: u32, names: &Names) -> RuleName {
     let names = names.lock().unwrap_or_else(PoisonError::into_inner);
-    let of_generation = names.get(usize::from(connect.generation));
-    let named = of_generation
-        .and_then(|n| n.get(connect.slot as usize))
-        .cloned();
+    let of_generation = names.get(usize::from(generation));
+    let named = of_generation.and_then(|n| n.get(slot as usize)).cloned();
     named.unwrap_or_else(RuleName::of_default)
 }
 

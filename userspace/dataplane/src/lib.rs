@@ -15,6 +15,7 @@
 //! - `incoming/`, `gateway/`: connections from other hosts to databases on this one, or to virtual
 //!   addresses.
 //! - `rivals.rs`: other agents at the same cgroup.
+//! - `denials.rs`: connections that the hooks refused.
 //! - `quota.rs`: users and cgroups that hold as many flows as one may.
 //! - `remembered.rs`: decisions that stand for later connections of the same process.
 //! - `splice/`: flows that were taken in and are carried by the kernel. `near.rs` tells which application
@@ -58,6 +59,7 @@ mod attach;
 pub mod backends;
 pub mod compile;
 mod counters;
+mod denials;
 mod detach;
 mod dial;
 pub mod doctor;
@@ -95,6 +97,7 @@ pub use address::{ClientAddr, LocalAddr, OrigDst, SockCookie};
 pub use answers::{Answers, Refusal, is_exhaustion};
 pub use attach::{AttachError, Attached, Dataplane, Options};
 pub use counters::{Cause, Counters, Outcome, RuleCount, Turn};
+pub use denials::{KernelDenial, KernelDenials};
 pub use detach::detach;
 pub use dial::{Dialled, dial};
 pub use edge::Edge;

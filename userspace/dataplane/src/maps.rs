@@ -73,6 +73,7 @@ pub(crate) struct Maps {
     pub held: RingBuf<MapData>,
     pub netns_agents: NetnsAgentsMap,
     pub unserved: RingBuf<MapData>,
+    pub denials: RingBuf<MapData>,
     pub splice: SpliceMaps,
 }
 
@@ -109,6 +110,7 @@ impl Maps {
             held: take(ebpf, "held")?,
             netns_agents: take(ebpf, "netns_agents")?,
             unserved: take(ebpf, "unserved")?,
+            denials: take(ebpf, "denials")?,
             splice: SpliceMaps::take(ebpf)?,
         })
     }

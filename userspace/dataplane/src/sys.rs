@@ -163,6 +163,15 @@ pub(crate) fn unserved_from_bytes(bytes: &[u8]) -> Option<abi::Unserved> {
     Some(unsafe { bytes.as_ptr().cast::<abi::Unserved>().read_unaligned() })
 }
 
+/// Reads one record of the ring of denials; None when it is shorter than one.
+pub(crate) fn denial_from_bytes(bytes: &[u8]) -> Option<abi::Denial> {
+    if bytes.len() < size_of::<abi::Denial>() {
+        return None;
+    }
+    // SAFETY: long enough (checked), any bit pattern is a Denial, and the read does not ask for alignment.
+    Some(unsafe { bytes.as_ptr().cast::<abi::Denial>().read_unaligned() })
+}
+
 /// Reads what an iterator tells of flows that are refused the shortcut; a last one that is cut off is left out.
 pub(crate) fn refusals_from_bytes(bytes: &[u8]) -> impl Iterator<Item = abi::ShortcutRefusal> + '_ {
     let each = bytes.chunks_exact(size_of::<abi::ShortcutRefusal>());

@@ -1,7 +1,8 @@
 //! Denials of flows and requests, as operators see them.
 
-use std::time::SystemTime;
+use std::{convert::Infallible, io, time::SystemTime};
 
+use dataplane::{Cause, KernelDenial, KernelDenials};
 use flow::Flow;
 use steps::Refusal;
 use telemetry::{Denial, Metrics};
@@ -19,6 +20,43 @@ pub(super) fn flow(flow: &Flow, metrics: &Metrics) {
 pub(super) fn request(flow: &Flow, metrics: &Metrics, refusal: Refusal) {
     let Refusal { step, reason } = refusal;
     metrics.denials.note(step, || denial(flow, step, reason));
+}
+
+/// Has what the kernel's hooks refuse listed and logged, too. It is counted there.
+///
+/// # Errors
+/// The kernel's records cannot be waited for.
+pub async fn tell_denials(mut denials: KernelDenials, metrics: &Metrics) -> io::Result<Infallible> {
+    loop {
+        let denial = denials.next().await?;
+        let untold = u64::from(denial.untold);
+        metrics.denials.list(untold, || kernels(denial));
+    }
+}
+
+fn kernels(denial: KernelDenial) -> Denial {
+    let KernelDenial {
+        process,
+        client,
+        to,
+        rule,
+        cause,
+        ..
+    } = denial;
+    let (name, pid, uid) = process.map_or_else(Default::default, |p| (p.name, p.pid, p.uid));
+    Denial {
+        at: SystemTime::now(),
+        rule: rule.to_string(),
+        cause: if cause.is_some() { "fail" } else { "rule" },
+        reason: cause.map_or("", Cause::as_str),
+        process: name,
+        pid,
+        uid,
+        user: None,
+        client: client.map_or_else(String::new, |client| client.to_string()),
+        to: to.to_string(),
+        more: 0,
+    }
 }
 
 fn denial(flow: &Flow, cause: &'static str, reason: &'static str) -> Denial {

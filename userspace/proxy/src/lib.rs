@@ -71,6 +71,7 @@ pub use choice::{Backends, Choice, Share};
 pub use close::end_all;
 pub use context::{IncomingListeners, ProxyContext};
 use dataplane::Holds;
+pub use denied::tell_denials;
 use keeper::Adopted;
 pub use quotas::QuotaLimits;
 pub use resume::CarriedOn;

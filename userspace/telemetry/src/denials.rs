@@ -29,7 +29,7 @@ pub struct Denial {
     pub at: SystemTime,
     /// The rule that refused.
     pub rule: String,
-    /// The cause, as in the metrics.
+    /// The cause, as in the metrics; `rule` or `fail`, if the kernel's hooks refused.
     pub cause: &'static str,
     /// The reason in a word or two, if the cause has several.
     pub reason: &'static str,
@@ -73,8 +73,8 @@ impl Denials {
         let counted = counters(
             registry,
             "underpass_denied_total",
-            "Flows and requests that a rule refused in the agent, by cause: session, mark, or the step. What `connect()` is \
-             refused is in underpass_connections_total.",
+            "Flows and requests that a rule refused in the agent, by cause: session, mark, or the step. What the kernel's hooks \
+             refuse is in underpass_connections_total.",
             "cause",
             &["session", "mark"],
         )?;
@@ -93,13 +93,18 @@ impl Denials {
     /// Counts a denial. `describe` is called if it is one of those that are kept.
     pub fn note(&self, cause: &'static str, describe: impl FnOnce() -> Denial) {
         self.counted.with_label_values(&[cause]).inc();
-        let Some(more) = self.recent.lock().take_turn(Instant::now()) else {
+        self.list(0, describe);
+    }
+
+    /// Keeps a denial that is counted elsewhere, as were `unsaid` before it of which nobody will tell.
+    pub fn list(&self, unsaid: u64, describe: impl FnOnce() -> Denial) {
+        let Some(more) = self.recent.lock().take_turn(Instant::now(), unsaid) else {
             return;
         };
         let denial = Denial { more, ..describe() };
         tracing::info!(
             rule = denial.rule,
-            cause,
+            cause = denial.cause,
             reason = denial.reason,
             process = denial.process,
             pid = denial.pid,
@@ -125,7 +130,8 @@ impl Denials {
 
 impl Recent {
     /// Whether one more may be said. Returns how many were not, since the last.
-    fn take_turn(&mut self, now: Instant) -> Option<u64> {
+    fn take_turn(&mut self, now: Instant, unsaid: u64) -> Option<u64> {
+        self.unsaid += unsaid;
         let is_new = self
             .period
             .is_none_or(|begun| now.duration_since(begun) >= PERIOD);
@@ -181,10 +187,10 @@ mod tests {
         let denials = Denials::register(&Registry::new()).unwrap();
         let begun = Instant::now();
         let mut recent = denials.recent.lock();
-        let turns: Vec<_> = (0..15).map(|_| recent.take_turn(begun)).collect();
+        let turns: Vec<_> = (0..15).map(|_| recent.take_turn(begun, 0)).collect();
         assert_eq!(turns.iter().flatten().count(), MAX_SAID as usize);
-        assert_eq!(recent.take_turn(begun + PERIOD), Some(5));
-        assert_eq!(recent.take_turn(begun + PERIOD), Some(0));
+        assert_eq!(recent.take_turn(begun + PERIOD, 0), Some(5));
+        assert_eq!(recent.take_turn(begun + PERIOD, 3), Some(3));
     }
 
     #[test]

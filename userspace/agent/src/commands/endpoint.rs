@@ -30,7 +30,8 @@ impl FromStr for Endpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text.starts_with('/') {
+        // No address has one.
+        if text.contains('/') {
             return Ok(Self::Socket(text.into()));
         }
         let address = text.parse().map(Self::Tcp);
@@ -150,7 +151,9 @@ mod tests {
     #[test]
     fn an_endpoint_is_a_path_or_an_address() {
         let parse = |text: &str| text.parse::<Endpoint>();
-        assert_eq!(parse("/run/x"), Ok(Endpoint::Socket("/run/x".into())));
+        for path in ["/run/x", "./x", "run/x"] {
+            assert_eq!(parse(path), Ok(Endpoint::Socket(path.into())));
+        }
         assert_eq!(
             parse("[::1]:9"),
             Ok(Endpoint::Tcp("[::1]:9".parse().unwrap()))

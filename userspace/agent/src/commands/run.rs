@@ -247,6 +247,7 @@ impl Serving {
             holds,
             netns_agents,
             serve_requests,
+            denials,
             splices,
             settle,
         } = self.taken;
@@ -288,6 +289,7 @@ impl Serving {
             () = self.owner.run() => Err(anyhow::anyhow!("checking backends ended")),
             ended = edge::tend(self.edge, self.choice) => failed(ended, "looking after the edge"),
             ended = named => failed(ended, "serving containers"),
+            ended = proxy::tell_denials(denials, metrics) => failed(ended, "the kernel's denials"),
             ended = callers => failed(ended, "serving namespaces"),
             never = incoming::tend(self.attached.clone()) => match never {},
             () = self.containers.run(shared.policy.clone()) => {

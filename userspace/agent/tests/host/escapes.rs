@@ -165,3 +165,67 @@ fn a_session_rule_in_front_does_not_let_a_device_past_the_rule_behind_it() {
     assert!(!host.passes(host.dial_bound()));
     assert_eq!(cause(&agent, "bound_to_device"), 1.0);
 }
+
+/// The kernel refuses these: what it was that was refused, `denied` and the log say all the same.
+#[test]
+fn what_connect_is_refused_is_listed_and_said() {
+    let host = Host::new();
+    let (netns, cgroup) = (Some(&host.sandbox.netns), &host.sandbox.cgroup);
+    let to = to(&[host.to.port()]);
+    let nobody = format!("{to}\nuid = [{USER}]\nfail = \"closed\"");
+    let nobody = rule("deny", &nobody).replace("name = \"r\"", "name = \"nobody\"");
+    let guarded = rule("enrich", &format!("{to}\nfail = \"closed\"\n{GUARD}"));
+    let policy = [nobody, guarded].concat();
+    let agent = Agent::start(Path::new(BINARY), netns, cgroup, "", &policy).unwrap();
+    let listed = || {
+        let denials = agent.json("/denied").unwrap();
+        denials.as_array().unwrap().clone()
+    };
+
+    let bound = || {
+        let socket = socket(Family::V4);
+        socket.bind_device(Some(b"lo"))?;
+        socket.connect(&host.to.into())
+    };
+    host.sandbox.client(bound).unwrap().unwrap_err();
+    eventually("it is listed", || listed().len() == 1);
+    let denied = listed().remove(0);
+    let shown = |key: &str| denied[key].as_str().unwrap().to_owned();
+    assert_eq!(
+        ["rule", "cause", "reason"].map(shown),
+        ["r", "fail", "bound_to_device"]
+    );
+    assert_eq!(denied["pid"], std::process::id());
+    assert_eq!(denied["uid"], 0);
+
+    let denials = 200;
+    let dial = || {
+        let uid = Uid::from_raw(USER);
+        set_thread_res_uid(Some(uid), Some(uid), Some(uid))?;
+        let dial = || TcpStream::connect(host.to).unwrap_err();
+        (0..denials).for_each(|_| assert_eq!(dial().kind(), ErrorKind::PermissionDenied));
+        io::Result::Ok(())
+    };
+    host.sandbox.client(dial).unwrap().unwrap();
+    let by_nobody = || {
+        let all = listed().into_iter();
+        let some = all.filter(|denied| denied["rule"] == "nobody");
+        some.collect::<Vec<_>>()
+    };
+    eventually("they are listed", || !by_nobody().is_empty());
+    for denied in by_nobody() {
+        assert_eq!(
+            (&denied["cause"], &denied["uid"]),
+            (&"rule".into(), &USER.into())
+        );
+        assert_eq!(denied["orig_dst"], host.to.to_string());
+    }
+    let said = agent.wait_for_log("rule=\"nobody\"").unwrap();
+    assert!(
+        said.contains(" denied ") && said.contains("uid=1000"),
+        "{said}"
+    );
+    assert!(by_nobody().len() < denials, "as many as somebody can read");
+    let counted = "underpass_connections_total{outcome=\"denied\",rule=\"nobody\"}";
+    assert_eq!(agent.metric(counted).unwrap(), denials as f64, "all are");
+}

@@ -58,6 +58,15 @@ fn a_denied_client_is_refused_and_its_neighbour_is_not() {
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     hosts.connect_from("192.0.2.1:0", to).unwrap();
     assert_eq!(outcome(&agent, "denied"), 2.0);
+    let listed = || agent.json("/denied").unwrap().as_array().unwrap().clone();
+    eventually("they are listed", || listed().len() == 2);
+    for (denied, client) in listed().iter().zip(["[2001:db8::1]:", "192.0.2.7:"]) {
+        let from = denied["client"].as_str().unwrap();
+        assert!(
+            from.starts_with(client) && denied["cause"] == "rule",
+            "{denied}"
+        );
+    }
 }
 
 #[test]

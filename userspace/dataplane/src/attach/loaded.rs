@@ -22,6 +22,7 @@ use crate::{
     answers::Answers,
     backends::{self, BackendTables, Probe, Severed},
     compile::{CompileError, Compiled, compile},
+    denials::KernelDenials,
     gateway::Gateway,
     holds::{Holds, Names},
     host,
@@ -64,6 +65,7 @@ pub(super) struct Loaded {
     pub holds: Holds,
     pub netns_agents: Arc<NetnsAgents>,
     pub serve_requests: ServeRequests,
+    pub denials: KernelDenials,
     pub answers: Answers,
     pub probe: Probe,
     pub severed: Severed,
@@ -102,6 +104,7 @@ pub(super) fn load(
     let names = Arc::new(Mutex::new(tables.names()));
     let holds = Holds::new(maps.held, netns_agents.clone(), names.clone(), mark);
     let holds = holds.map_err(AttachError::Sockets)?;
+    let denials = KernelDenials::new(maps.denials, names.clone()).map_err(AttachError::Sockets)?;
     let answers = Answers::new(maps.flow, mark).map_err(AttachError::Sockets)?;
     let causes = maps.causes;
     let remembered = Arc::new(Remembered::new(maps.remembered));
@@ -130,6 +133,7 @@ pub(super) fn load(
         holds,
         netns_agents,
         serve_requests,
+        denials,
         answers,
         probe: Probe::new(mark),
         severed,

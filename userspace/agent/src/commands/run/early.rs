@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError};
 
 use anyhow::Context as _;
 use dataplane::{
-    Answers, Attached, Calls, Dataplane, Holds, IncomingListener, MAX_NAMESPACES, NetnsAgents,
-    NewNetnsListeners, Options, Remembered, ServeRequests, Splicer,
+    Answers, Attached, Calls, Dataplane, Holds, IncomingListener, KernelDenials, MAX_NAMESPACES,
+    NetnsAgents, NewNetnsListeners, Options, Remembered, ServeRequests, Splicer,
     backends::{Probe, Severed},
     host,
 };
@@ -141,6 +141,7 @@ pub(super) struct Taken {
     pub(super) holds: Holds,
     pub(super) netns_agents: Arc<NetnsAgents>,
     pub(super) serve_requests: ServeRequests,
+    pub(super) denials: KernelDenials,
     pub(super) splices: Result<(Splicer, Calls), String>,
     pub(super) settle: mpsc::Sender<NewNetnsListeners>,
 }
@@ -162,6 +163,7 @@ pub(super) fn attach(config: &Config, early: &mut Early) -> anyhow::Result<Attac
         holds,
         netns_agents,
         serve_requests,
+        denials,
         answers,
         incoming_listeners,
         remembered,
@@ -195,6 +197,7 @@ pub(super) fn attach(config: &Config, early: &mut Early) -> anyhow::Result<Attac
             holds,
             netns_agents,
             serve_requests,
+            denials,
             splices,
             settle,
         },
