@@ -1,5 +1,6 @@
 //! Rules with reporters: what they tell of what passes, which stays as it is.
 
+mod adopted;
 mod counted;
 mod slow;
 mod tapped;
