@@ -2,6 +2,7 @@
 
 mod adopted;
 mod counted;
+mod lossy;
 mod slow;
 mod tapped;
 
