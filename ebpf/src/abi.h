@@ -181,7 +181,9 @@ enum up_cause {
 	UP_CAUSE_STRAY_UNANSWERED = 25,
 	/* Flows cannot be observed here: the meter could not be attached. */
 	UP_CAUSE_OBSERVE_OFF = 26,
-	UP_CAUSES = 27,
+	/* An application in a sockmap did not read on while bytes waited in TCP: its flow left the sockmap. */
+	UP_CAUSE_READER_STALLED = 27,
+	UP_CAUSES = 28,
 };
 
 /* The turn that a message of a socket on the shortcut took: the shortcut, or TCP and why. */
@@ -201,7 +203,9 @@ enum up_turn {
 	UP_TURN_AGENT_AWAY = 7,
 	/* An end is another protocol's: kTLS, MPTCP. */
 	UP_TURN_UPPER_LAYER = 8,
-	UP_TURNS = 9,
+	/* A reader did not go on while bytes waited in TCP: the flow is on its way out of the map. */
+	UP_TURN_LEFT = 9,
+	UP_TURNS = 10,
 };
 
 struct up_endpoint {
@@ -629,9 +633,28 @@ struct up_splice {
 	struct up_frame_position down_position;
 };
 
+/* How an application that is in a sockmap reads, as the looks over such sockets find it. */
+struct up_reader {
+	/* Where it was in the stream at the last look. */
+	__u32 seq;
+	/* Bytes waited in TCP then. */
+	__u8 waits;
+	/* It leaves the sockmap, or has left: at two looks it was at the same place while bytes waited in TCP,
+	 * which FIONREAD may not show it. */
+	__u8 leaves;
+	__u8 pad[2];
+};
+
+/* A socket that is to leave its sockmap, as the agent is told: by its key there, and whether now. */
+struct up_stalled {
+	__u64 key;
+	__u64 now;
+};
+
 /* Kept with the client's socket, and with the database's. */
 struct up_spliced {
 	__u64 id;
+	struct up_reader reader;
 };
 
 /* The agent's question to splice_look: to enrol a flow, or how it stands. */
@@ -747,6 +770,8 @@ struct up_shortcut_end {
 	/* The database's end, which is counted for its flow. */
 	__u8 is_server;
 	__u8 pad[5];
+	/* Of this end's own application. */
+	struct up_reader reader;
 	/* The rest is of the client's end: who dialled, under which rule, when, from where. */
 	struct up_connect connect;
 	__u64 opened_ns;
@@ -830,7 +855,8 @@ _Static_assert(sizeof(struct up_splice_answer) == 32, "up_splice_answer");
 _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");
 _Static_assert(sizeof(struct up_shortcut_key) == 48, "up_shortcut_key");
 _Static_assert(sizeof(struct up_shortcut_first) == 24, "up_shortcut_first");
-_Static_assert(sizeof(struct up_shortcut_end) == 240, "up_shortcut_end");
+_Static_assert(sizeof(struct up_shortcut_end) == 248, "up_shortcut_end");
+_Static_assert(sizeof(struct up_stalled) == 16, "up_stalled");
 _Static_assert(sizeof(struct up_shortcut_wish) == sizeof(struct up_connect) + 16, "up_shortcut_wish");
 _Static_assert(sizeof(struct up_shortcut_refusal) == sizeof(struct up_shortcut_wish) + 24,
 	       "up_shortcut_refusal");

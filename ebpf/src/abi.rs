@@ -269,8 +269,11 @@ pub const CAUSE_STRAY_UNANSWERED: u32 = 25;
 /// `UP_CAUSE_OBSERVE_OFF` of `enum up_cause` in abi.h.
 pub const CAUSE_OBSERVE_OFF: u32 = 26;
 
+/// `UP_CAUSE_READER_STALLED` of `enum up_cause` in abi.h.
+pub const CAUSE_READER_STALLED: u32 = 27;
+
 /// `UP_CAUSES` of `enum up_cause` in abi.h.
-pub const CAUSES: u32 = 27;
+pub const CAUSES: u32 = 28;
 
 /// `UP_FRAMING_FRAMES` of `enum up_framing` in abi.h.
 pub const FRAMING_FRAMES: u32 = 0;
@@ -389,8 +392,11 @@ pub const TURN_AGENT_AWAY: u32 = 7;
 /// `UP_TURN_UPPER_LAYER` of `enum up_turn` in abi.h.
 pub const TURN_UPPER_LAYER: u32 = 8;
 
+/// `UP_TURN_LEFT` of `enum up_turn` in abi.h.
+pub const TURN_LEFT: u32 = 9;
+
 /// `UP_TURNS` of `enum up_turn` in abi.h.
-pub const TURNS: u32 = 9;
+pub const TURNS: u32 = 10;
 
 /// `UP_EDGE_VERSION` of `enum up_edge_limit` in abi.h.
 pub const EDGE_VERSION: u32 = 2;
@@ -1488,11 +1494,52 @@ const _: () = {
 pub struct Spliced {
     /// In C: `__u64`.
     pub id: u64,
+    /// In C: `struct up_reader`.
+    pub reader: Reader,
 }
 
 const _: () = {
-    assert!(size_of::<Spliced>() == 8);
+    assert!(size_of::<Spliced>() == 16);
     assert!(offset_of!(Spliced, id) == 0);
+    assert!(offset_of!(Spliced, reader) == 8);
+};
+
+/// `struct up_reader` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reader {
+    /// In C: `__u32`.
+    pub seq: u32,
+    /// In C: `__u8`.
+    pub waits: u8,
+    /// In C: `__u8`.
+    pub leaves: u8,
+    /// In C: `__u8[2]`.
+    pub pad: [u8; 2],
+}
+
+const _: () = {
+    assert!(size_of::<Reader>() == 8);
+    assert!(offset_of!(Reader, seq) == 0);
+    assert!(offset_of!(Reader, waits) == 4);
+    assert!(offset_of!(Reader, leaves) == 5);
+    assert!(offset_of!(Reader, pad) == 6);
+};
+
+/// `struct up_stalled` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stalled {
+    /// In C: `__u64`.
+    pub key: u64,
+    /// In C: `__u64`.
+    pub now: u64,
+}
+
+const _: () = {
+    assert!(size_of::<Stalled>() == 16);
+    assert!(offset_of!(Stalled, key) == 0);
+    assert!(offset_of!(Stalled, now) == 8);
 };
 
 /// `struct up_splice_question` in abi.h.
@@ -1661,6 +1708,8 @@ pub struct ShortcutEnd {
     pub is_server: u8,
     /// In C: `__u8[5]`.
     pub pad: [u8; 5],
+    /// In C: `struct up_reader`.
+    pub reader: Reader,
     /// In C: `struct up_connect`.
     pub connect: Connect,
     /// In C: `__u64`.
@@ -1672,7 +1721,7 @@ pub struct ShortcutEnd {
 }
 
 const _: () = {
-    assert!(size_of::<ShortcutEnd>() == 240);
+    assert!(size_of::<ShortcutEnd>() == 248);
     assert!(offset_of!(ShortcutEnd, peer) == 0);
     assert!(offset_of!(ShortcutEnd, peer_sock) == 8);
     assert!(offset_of!(ShortcutEnd, put_bytes) == 16);
@@ -1682,10 +1731,11 @@ const _: () = {
     assert!(offset_of!(ShortcutEnd, spilled) == 97);
     assert!(offset_of!(ShortcutEnd, is_server) == 98);
     assert!(offset_of!(ShortcutEnd, pad) == 99);
-    assert!(offset_of!(ShortcutEnd, connect) == 104);
-    assert!(offset_of!(ShortcutEnd, opened_ns) == 208);
-    assert!(offset_of!(ShortcutEnd, client) == 216);
-    assert!(offset_of!(ShortcutEnd, refusal) == 236);
+    assert!(offset_of!(ShortcutEnd, reader) == 104);
+    assert!(offset_of!(ShortcutEnd, connect) == 112);
+    assert!(offset_of!(ShortcutEnd, opened_ns) == 216);
+    assert!(offset_of!(ShortcutEnd, client) == 224);
+    assert!(offset_of!(ShortcutEnd, refusal) == 244);
 };
 
 /// `struct up_shortcut_wish` in abi.h.
@@ -2543,7 +2593,28 @@ pub const LAYOUT: &[StructLayout] = &[
     (
         "up_spliced",
         size_of::<Spliced>(),
-        &[("id", offset_of!(Spliced, id))],
+        &[
+            ("id", offset_of!(Spliced, id)),
+            ("reader", offset_of!(Spliced, reader)),
+        ],
+    ),
+    (
+        "up_reader",
+        size_of::<Reader>(),
+        &[
+            ("seq", offset_of!(Reader, seq)),
+            ("waits", offset_of!(Reader, waits)),
+            ("leaves", offset_of!(Reader, leaves)),
+            ("pad", offset_of!(Reader, pad)),
+        ],
+    ),
+    (
+        "up_stalled",
+        size_of::<Stalled>(),
+        &[
+            ("key", offset_of!(Stalled, key)),
+            ("now", offset_of!(Stalled, now)),
+        ],
     ),
     (
         "up_splice_question",
@@ -2635,6 +2706,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("spilled", offset_of!(ShortcutEnd, spilled)),
             ("is_server", offset_of!(ShortcutEnd, is_server)),
             ("pad", offset_of!(ShortcutEnd, pad)),
+            ("reader", offset_of!(ShortcutEnd, reader)),
             ("connect", offset_of!(ShortcutEnd, connect)),
             ("opened_ns", offset_of!(ShortcutEnd, opened_ns)),
             ("client", offset_of!(ShortcutEnd, client)),

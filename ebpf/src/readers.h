@@ -54,54 +54,63 @@ static __always_inline int has_stalled(struct up_reader *reader, const struct tc
 	return stalled && reader->waits;
 }
 
-/* Whether an end of a shortcut is to leave now. */
-static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie)
+/* Whether an end of a shortcut is to leave, and whether it can now. */
+static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie, __u64 *now)
 {
 	struct up_shortcut_end *end = bpf_map_lookup_elem(&shortcut_ends, &cookie), *other;
+	int is_empty = !queued((__u64)SOCK_OF(tp).sk_user_data);
 	__u64 peer;
 
 	if (!end)
 		return 0;
-	if (queued((__u64)SOCK_OF(tp).sk_user_data)) {
+	if (end->reader.leaves) {
+		*now = is_empty && !is_held(tp);
+		return 1;
+	}
+	if (!is_empty) {
 		end->reader.waits = 0;
 		return 0;
 	}
-	if (end->reader.leaves)
-		return !is_held(tp);
 	if (!has_stalled(&end->reader, tp))
 		return 0;
+	count_cause(UP_CAUSE_READER_STALLED);
 	end->reader.leaves = 1;
 	peer = end->peer;
 	other = bpf_map_lookup_elem(&shortcut_ends, &peer);
 	if (other)
 		other->reader.leaves = 1;
-	return 0;
+	return 1;
 }
 
-/* For each socket of a sockmap. Tells the agent the keys of those that are to leave. */
+/* For each socket of a sockmap. Tells the agent of those that are to leave. */
 SEC("iter/sockmap")
 int find_stalled(struct bpf_iter__sockmap *ctx)
 {
 	struct up_spliced *spliced_here;
+	struct up_stalled stalled = {};
+	struct sock *sk = ctx->sk;
 	struct tcp_sock *tp;
-	__u64 key;
 
-	if (!ctx->sk)
+	if (!sk)
 		return 0;
-	tp = (struct tcp_sock *)bpf_skc_to_tcp_sock(ctx->sk);
+	tp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
 	if (!tp)
 		return 0;
 	spliced_here = bpf_sk_storage_get(&spliced, tp, 0, 0);
 	if (spliced_here) {
 		if (!has_stalled(&spliced_here->reader, tp))
 			return 0;
-		key = spliced_here->id;
+		if (!spliced_here->reader.leaves)
+			count_cause(UP_CAUSE_READER_STALLED);
+		spliced_here->reader.leaves = 1;
+		stalled.key = spliced_here->id;
+		stalled.now = 1;
 	} else {
-		key = SOCK_OF(tp).__sk_common.skc_cookie.counter;
-		if (!end_leaves(tp, key))
+		stalled.key = SOCK_OF(tp).__sk_common.skc_cookie.counter;
+		if (!end_leaves(tp, stalled.key, &stalled.now))
 			return 0;
 	}
-	bpf_seq_write(ctx->meta->seq, &key, sizeof(key));
+	bpf_seq_write(ctx->meta->seq, &stalled, sizeof(stalled));
 	return 0;
 }
 
@@ -119,12 +128,13 @@ static __always_inline int has_left(struct tcp_sock *tp)
 SEC("iter/tcp")
 int nudge_left(struct bpf_iter__tcp *ctx)
 {
+	struct sock_common *skc = ctx->sk_common;
 	struct tcp_sock *tp;
 
-	if (!ctx->sk_common)
+	if (!skc)
 		return 0;
-	tp = (struct tcp_sock *)bpf_skc_to_tcp_sock(ctx->sk_common);
+	tp = (struct tcp_sock *)bpf_skc_to_tcp_sock(skc);
 	if (tp && SOCK_OF(tp).sk_receive_queue.qlen && has_left(tp))
-		announce(ctx->sk_common, tp);
+		announce(skc, tp);
 	return 0;
 }

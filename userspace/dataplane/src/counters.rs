@@ -107,6 +107,9 @@ labelled!(
         StrayUnanswered = CAUSE_STRAY_UNANSWERED => "stray_unanswered",
         /// A flow that is to be observed, which this kernel cannot: it is left alone unobserved.
         ObserveOff = CAUSE_OBSERVE_OFF => "observe_off",
+        /// An application in a sockmap did not read on while bytes waited in TCP: its flow left the
+        /// sockmap.
+        ReaderStalled = CAUSE_READER_STALLED => "reader_stalled",
     }
 );
 
@@ -131,6 +134,8 @@ labelled!(
         AgentAway = TURN_AGENT_AWAY => "agent_away",
         /// An end is another protocol's, above TCP: kTLS, MPTCP.
         UpperLayer = TURN_UPPER_LAYER => "upper_layer",
+        /// TCP: a reader did not read on, and the flow is leaving the shortcut.
+        Left = TURN_LEFT => "left",
     }
 );
 

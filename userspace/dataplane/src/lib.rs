@@ -77,6 +77,7 @@ mod packet;
 mod pins;
 mod probe_result;
 pub mod probe_traffic;
+pub mod readers;
 mod remembered;
 pub mod shortcut;
 mod sock_diag;

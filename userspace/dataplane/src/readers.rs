@@ -43,7 +43,7 @@ impl Readers {
             let iterator: &mut Iter = program(ebpf, name)?;
             // An attempt before may have come half-way.
             if iterator.fd().is_err() {
-                load::insist(|| iterator.load(what, &btf)).map_err(refused(name))?;
+                load::retry_load(|| iterator.load(what, &btf)).map_err(refused(name))?;
             }
             let fd = iterator.fd().map_err(refused(name))?.as_fd();
             fd.try_clone_to_owned().map_err(AttachError::Sockets)

@@ -48,6 +48,10 @@ const LONGEST_REST: Duration = Duration::from_millis(64);
 /// this many rounds stays with the agent.
 const HANDOVER_ROUNDS: usize = 4;
 
+/// The explanation for a flow whose sockets have left the sockmaps.
+const READER_STALLED: &str = "an application did not read on while bytes waited in TCP, of which FIONREAD does \
+                              not tell it in a sockmap: its flow has left for good";
+
 /// The source of the splice for a flow.
 pub(super) enum SpliceSource {
     /// The splice that all flows share, once it has been tried out.
@@ -196,8 +200,13 @@ impl KernelCarry {
 
     /// Ready when the kernel is to carry the flow.
     pub(super) fn poll_wanted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.enrolled.is_none() && self.source.splices(&self.flow).is_none() {
-            return Poll::Pending;
+        match &self.enrolled {
+            None if self.source.splices(&self.flow).is_none() => return Poll::Pending,
+            Some(enrolled) if enrolled.splice.is_out() => {
+                self.flow.set_relayed(READER_STALLED);
+                return Poll::Pending;
+            }
+            _ => {}
         }
         match &mut self.resting {
             Some(sleep) => sleep.as_mut().poll(cx),

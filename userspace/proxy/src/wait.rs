@@ -89,7 +89,7 @@ pub(super) async fn ride(
         while called.as_mut().poll(cx).is_ready() {
             // When the agent cannot read which flows the kernel calls, it calls every flow, again
             // and again.
-            if has_come() {
+            if has_come() || splice.is_out() {
                 return Poll::Ready(End::Needed);
             }
             called.set(splice.called());

@@ -8,21 +8,19 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use aya::maps::MapError;
 use ebpf::abi;
-use tokio::sync::Notify;
 
 use super::{
-    AgentMoved, Calls, Carrier, EVERY_ENGINE, Engine, IN_PLACE, KernelMoved, NO_QUESTION, Near,
-    Splice, SpliceMaps, Splicer, kernel,
+    AgentMoved, Caller, Calls, Carrier, EVERY_ENGINE, Engine, IN_PLACE, KernelMoved, NO_QUESTION,
+    Near, Splice, SpliceMaps, Splicer, kernel,
 };
-use crate::{maps, splice::position::FlowPosition, splice::refusal::SpliceRefusal};
+use crate::{
+    maps, readers::Readers, splice::position::FlowPosition, splice::refusal::SpliceRefusal,
+};
 
 /// A flow that rides, as the kernel has it.
 pub struct Resumed {
@@ -49,9 +47,9 @@ pub enum NotResumed {
     Kernel(#[from] SpliceRefusal),
 }
 
-/// Descriptors that are no map's come after these: `splice_look`, then the maps in the order of
-/// [`SpliceMaps::of`].
-const LOOK_AND_MAPS: usize = 9;
+/// Descriptors that are no map's come after these: `splice_look`, the iterators of [`Readers::of`], then the
+/// maps in the order of [`SpliceMaps::of`].
+const PROGRAMS_AND_MAPS: usize = 11;
 
 impl Splicer {
     /// Descriptors by which another process can carry this engine's flows on, and their clients
@@ -79,14 +77,15 @@ impl Splicer {
     /// # Errors
     /// They are something else.
     pub fn adopt(mut descriptors: Vec<OwnedFd>) -> io::Result<(Self, Calls)> {
-        if descriptors.len() < LOOK_AND_MAPS {
+        if descriptors.len() < PROGRAMS_AND_MAPS {
             return Err(io::Error::other("an engine with too few descriptors"));
         }
-        let hooks = descriptors.split_off(LOOK_AND_MAPS);
+        let hooks = descriptors.split_off(PROGRAMS_AND_MAPS);
         let look = descriptors.remove(0);
+        let readers = Readers::of(descriptors.remove(0), descriptors.remove(0));
         let maps = SpliceMaps::of(descriptors).map_err(io::Error::other)?;
         let (carrier, calls) =
-            Carrier::new(look, maps, None, hooks.into()).map_err(io::Error::other)?;
+            Carrier::new(look, readers, maps, None, hooks.into()).map_err(io::Error::other)?;
         let engines = EVERY_ENGINE;
         Ok((Self { carrier, engines }, calls))
     }
@@ -114,7 +113,7 @@ impl Splicer {
     /// calls.
     pub fn call_all(&self) {
         for caller in self.carrier.callers().values() {
-            caller.notify_one();
+            caller.called.notify_one();
         }
     }
 
@@ -147,8 +146,9 @@ impl Splicer {
             return Err(NotResumed::UnderWay);
         }
         let [to_database, to_client] = near.directions(order.up_position, order.down_position);
-        let called = Arc::new(Notify::new());
-        self.carrier.callers().insert(id, called.clone());
+        // Readers in other namespaces are not nudged after an adoption: their next bytes do it.
+        let caller = Caller::new(None);
+        self.carrier.callers().insert(id, caller.clone());
         Ok(Resumed {
             splice: Splice {
                 carrier: self.carrier.clone(),
@@ -162,7 +162,7 @@ impl Splicer {
                 base_up: order.up_seq.wrapping_sub(order.up_read as u32),
                 base_down: kernels.base_seq,
                 base_far: order.down_seq.wrapping_sub(order.down_passed as u32),
-                called,
+                caller,
                 left: AtomicBool::new(false),
             },
             position: AgentMoved {

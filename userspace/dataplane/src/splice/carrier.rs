@@ -5,7 +5,10 @@ use std::{
     collections::{HashMap, VecDeque},
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicBool},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -14,11 +17,17 @@ use aya::{
     maps::{HashMap as BpfHashMap, MapData, MapError, RingBuf, SockHash},
 };
 use ebpf::abi;
-use tokio::{io::unix::AsyncFd, sync::Notify};
+use tokio::{
+    io::unix::AsyncFd,
+    sync::Notify,
+    time::{self, MissedTickBehavior},
+};
 
 use super::Near;
 use crate::{
     listeners::Mark,
+    netns_handle::NetnsHandle,
+    readers::{LOOK_EVERY, Readers},
     splice::refusal::SpliceRefusal,
     sys::{self, PodOf},
 };
@@ -37,6 +46,25 @@ pub(crate) struct SpliceMaps {
     pub descriptors: Vec<OwnedFd>,
 }
 
+/// A flow that waits for the kernel's call.
+pub(super) struct Caller {
+    pub(super) called: Notify,
+    /// An application of the flow did not read on, and its sockets have left the sockmaps for good.
+    pub(super) is_out: AtomicBool,
+    /// The namespace of the applications' sockets, if it is not the agent's own.
+    netns: Option<Arc<NetnsHandle>>,
+}
+
+impl Caller {
+    pub(super) fn new(netns: Option<Arc<NetnsHandle>>) -> Arc<Self> {
+        Arc::new(Self {
+            called: Notify::new(),
+            is_out: AtomicBool::new(false),
+            netns,
+        })
+    }
+}
+
 /// The maps of one BPF object, and who waits for what its programs do.
 pub(super) struct Carrier {
     /// No other has it.
@@ -47,7 +75,8 @@ pub(super) struct Carrier {
     /// The mark of the agent whose hooks leave its own sockets alone.
     pub(super) mark: Option<Mark>,
     maps: Mutex<Maps>,
-    callers: Mutex<HashMap<u64, Arc<Notify>>>,
+    callers: Mutex<HashMap<u64, Arc<Caller>>>,
+    readers: Readers,
     /// The programs, where nobody else keeps them: dropped, they would leave the maps.
     pub(super) programs: OnceLock<Ebpf>,
     /// With which another process can go on (`adopt.rs`).
@@ -55,13 +84,15 @@ pub(super) struct Carrier {
     pub(super) hooks: OnceLock<Vec<OwnedFd>>,
     pub(super) left: AtomicBool,
     /// Dropped, sockets would leave the maps.
-    _sockets: [SockHash<MapData, u64>; 5],
+    _sockets: [SockHash<MapData, u64>; 3],
 }
 
 /// The maps of orders and of the kernel's counts.
 pub(super) struct Maps {
     pub(super) orders: BpfHashMap<MapData, u64, PodOf<abi::SpliceSlot>>,
     pub(super) splices: BpfHashMap<MapData, u64, PodOf<abi::Splice>>,
+    /// The maps of applications' sockets. Dropped, sockets would leave them.
+    applications: [SockHash<MapData, u64>; 2],
     /// Entries of `splices` that are forgotten, the oldest first.
     fallow: VecDeque<(Instant, u64)>,
 }
@@ -118,6 +149,7 @@ impl Carrier {
     /// Makes a carrier over these maps and the program that reads them.
     pub(super) fn new(
         look: OwnedFd,
+        readers: Readers,
         maps: SpliceMaps,
         mark: Option<Mark>,
         hooks: OnceLock<Vec<OwnedFd>>,
@@ -126,6 +158,7 @@ impl Carrier {
         let number = MapData::from_fd(near_apps.map_err(MapError::IoError)?)?;
         let number = number.info()?.id();
         let mut descriptors = vec![look.try_clone().map_err(MapError::IoError)?];
+        descriptors.extend(readers.descriptors().map_err(MapError::IoError)?);
         descriptors.extend(maps.descriptors);
         let carrier = Arc::new(Self {
             number,
@@ -134,20 +167,16 @@ impl Carrier {
             maps: Mutex::new(Maps {
                 orders: maps.orders,
                 splices: maps.splices,
+                applications: [maps.near_apps, maps.far_apps],
                 fallow: VecDeque::new(),
             }),
             callers: Mutex::default(),
+            readers,
             programs: OnceLock::new(),
             descriptors,
             hooks,
             left: AtomicBool::new(false),
-            _sockets: [
-                maps.near_apps,
-                maps.far_apps,
-                maps.near_legs,
-                maps.far_legs,
-                maps.far_sinks,
-            ],
+            _sockets: [maps.near_legs, maps.far_legs, maps.far_sinks],
         });
         let calls = carrier.calls(maps.calls);
         Ok((carrier, calls))
@@ -185,6 +214,36 @@ impl Carrier {
         maps.clear();
     }
 
+    /// Has the sockets of flows leave the sockmaps of which an application does not read on, and nudges it.
+    fn look_after_readers(&self) -> io::Result<()> {
+        let mut maps = self.maps();
+        let mut out = Vec::new();
+        for map in &maps.applications {
+            out.extend(self.readers.stalled(map.fd().as_fd())?.leave_now);
+        }
+        for map in &mut maps.applications {
+            for id in &out {
+                forgotten(map.remove(id));
+            }
+        }
+        drop(maps);
+        let callers = self.callers();
+        let out: Vec<Arc<Caller>> = out
+            .iter()
+            .filter_map(|id| callers.get(id).cloned())
+            .collect();
+        drop(callers);
+        for caller in out {
+            caller.is_out.store(true, Relaxed);
+            caller.called.notify_one();
+            match &caller.netns {
+                None => self.readers.nudge()?,
+                Some(netns) => netns.within(|| self.readers.nudge())?,
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn keep(&self, programs: Ebpf) {
         // Nobody else sets it.
         let _ = self.programs.set(programs);
@@ -194,7 +253,7 @@ impl Carrier {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn callers(&self) -> MutexGuard<'_, HashMap<u64, Arc<Notify>>> {
+    pub(super) fn callers(&self) -> MutexGuard<'_, HashMap<u64, Arc<Caller>>> {
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -213,27 +272,44 @@ impl Calls {
     /// The ring cannot be waited for.
     pub async fn run(self) -> io::Result<()> {
         let mut ring: AsyncFd<RingBuf<MapData>> = sys::watch(self.ring)?;
+        let mut looks = time::interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let mut ready = ring.readable_mut().await?;
+            let mut ready = tokio::select! {
+                ready = ring.readable_mut() => ready?,
+                _ = looks.tick() => {
+                    if !self.carrier.callers().is_empty()
+                        && let Err(error) = self.carrier.look_after_readers()
+                    {
+                        // A kernel that has no such iterator: the canary tells whether it needs one.
+                        tracing::debug!(%error, "nobody looks after readers in sockmaps");
+                        looks = time::interval(NOT_AGAIN_FOR);
+                    }
+                    continue;
+                }
+            };
             let mut called = 0;
             while let Some(record) = ready.get_inner_mut().next() {
                 called += 1;
                 let id = record.first_chunk().map(|id| u64::from_ne_bytes(*id));
                 let callers = self.carrier.callers();
                 if let Some(caller) = id.and_then(|id| callers.get(&id)) {
-                    caller.notify_one();
+                    caller.called.notify_one();
                 }
             }
             // The kernel may have found it full: then nobody knows who was not called.
             if called >= RING_RECORDS {
                 for caller in self.carrier.callers().values() {
-                    caller.notify_one();
+                    caller.called.notify_one();
                 }
             }
             ready.clear_ready();
         }
     }
 }
+
+/// How long a look that has failed is not tried again.
+const NOT_AGAIN_FOR: Duration = Duration::from_secs(60);
 
 /// So many calls fit: each has a header of 8 bytes. A reading that found half of them may have
 /// come after a time at which there was no room.
