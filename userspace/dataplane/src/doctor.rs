@@ -308,16 +308,25 @@ fn observe() -> Finding {
     }
 }
 
+/// What a reader is told there that asks before it reads.
+fn fionread(says: Option<shortcut::Fionread>) -> String {
+    let told = says.map(|says| format!("; in a sockmap FIONREAD tells {says}"));
+    told.unwrap_or_default()
+}
+
 /// ProbeResult on sockets of this process's own.
 fn shortcut() -> Finding {
     let what = "shortcut";
-    let tried = shortcut::try_out();
+    let (tried, says) = shortcut::try_out();
     let ms = tried.took.as_millis();
     match tried.failure {
         None => finding(
             what,
             State::Ok,
-            format!("bytes arrive in order, bounded, and at once, tried in {ms} ms"),
+            format!(
+                "bytes arrive in order, bounded, and at once, tried in {ms} ms{}",
+                fionread(says)
+            ),
         ),
         Some(reason) => finding(
             what,

@@ -80,6 +80,7 @@ mod pins;
 mod probe_result;
 pub mod probe_traffic;
 mod quota;
+pub mod readers;
 mod remembered;
 pub mod shortcut;
 mod sock_diag;

@@ -261,6 +261,18 @@ pub(crate) fn socket_cookie(socket: &impl AsRawFd) -> io::Result<u64> {
     get_number(socket, libc::SO_COOKIE)
 }
 
+/// The network namespace of `socket`, open.
+pub(crate) fn netns_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    /// `linux/sockios.h`; libc does not have it.
+    const SIOCGSKNS: libc::Ioctl = 0x894C;
+    // SAFETY: the call takes no argument.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: the kernel has just made it, for nobody else.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}
+
 /// Has a socket's packets pass this program first.
 pub(crate) fn attach_filter(socket: &impl AsRawFd, program: BorrowedFd<'_>) -> io::Result<()> {
     set_int(
@@ -364,8 +376,12 @@ pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     unsafe { Ok(OwnedFd::from_raw_fd(bpf(BPF_OBJ_GET, &mut attr)?)) }
 }
 
-/// An iterator's output about a map's entries, which can be read once, to its end.
-pub(crate) fn iterate_over(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<File> {
+/// An iterator's output, which can be read once, to its end: about a map's entries, or without a map about
+/// what the namespace of this thread has.
+pub(crate) fn iterate_over(
+    program: BorrowedFd<'_>,
+    map: Option<BorrowedFd<'_>>,
+) -> io::Result<File> {
     /// `union bpf_attr` of BPF_LINK_CREATE with `iter_info` (uapi/linux/bpf.h).
     #[repr(C)]
     struct LinkAttr {
@@ -387,14 +403,17 @@ pub(crate) fn iterate_over(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::
     const BPF_LINK_CREATE: libc::c_int = 28;
     const BPF_ITER_CREATE: libc::c_int = 33;
     const BPF_TRACE_ITER: u32 = 28;
-    let map = map.as_raw_fd().cast_unsigned();
+    let target = map.map_or(0, |map| map.as_raw_fd().cast_unsigned());
+    let info = map.map_or((0, 0), |_| {
+        ((&raw const target) as u64, size_of_val(&target) as u32)
+    });
     let mut attr = LinkAttr {
         prog_fd: program.as_raw_fd().cast_unsigned(),
         target_fd: 0,
         attach_type: BPF_TRACE_ITER,
         flags: 0,
-        iter_info: (&raw const map) as u64,
-        iter_info_len: size_of_val(&map) as u32,
+        iter_info: info.0,
+        iter_info_len: info.1,
         pad: 0,
     };
     // SAFETY: the pointer is to a local of the size given, which the kernel reads and does not keep;
@@ -406,6 +425,26 @@ pub(crate) fn iterate_over(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::
     };
     // SAFETY: no pointer is in it; and as above.
     unsafe { Ok(File::from_raw_fd(bpf(BPF_ITER_CREATE, &mut attr)?)) }
+}
+
+/// How many bytes FIONREAD says that a socket has.
+pub(crate) fn readable_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes an int, which this is.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONREAD, &raw mut bytes) } {
+        0 => Ok(u64::from(bytes.unsigned_abs())),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Waits until every BPF program that runs now has ended, on all processors.
+pub(crate) fn wait_for_running_programs() -> io::Result<()> {
+    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+    // SAFETY: no pointer is in it.
+    match unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// The programs that are attached to a cgroup or a sockmap at one of its hooks
