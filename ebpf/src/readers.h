@@ -143,7 +143,11 @@ static __always_inline struct up_reader *reader_of(struct tcp_sock *tp)
 	if (spliced_here)
 		return &spliced_here->reader;
 	end = bpf_map_lookup_elem(&shortcut_ends, &cookie);
-	return end ? &end->reader : 0;
+	if (!end)
+		return 0;
+	/* One of no end would be arithmetic with a null pointer. */
+	barrier_var(end);
+	return &end->reader;
 }
 
 /* For each TCP socket of the namespace, locked. Tells the agent of those that are still what they were in the

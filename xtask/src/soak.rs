@@ -15,7 +15,7 @@ struct Soak {
     load: (&'static str, &'static str),
 }
 
-const SOAKS: [Soak; 2] = [
+const SOAKS: [Soak; 4] = [
     Soak {
         package: "underpass",
         program: "alone",
@@ -30,6 +30,23 @@ const SOAKS: [Soak; 2] = [
             "wire::packets_at_random_are_all_counted_and_nothing_malformed_comes_back",
         ],
         load: ("UNDERPASS_EDGE_PACKETS", "1000000"),
+    },
+    Soak {
+        package: "underpass",
+        program: "paths",
+        tests: &[
+            "integrity::readers::whoever_reads_in_whatever_way_gets_every_byte_on_every_path",
+        ],
+        load: ("UNDERPASS_READERS_MIB", "2048"),
+    },
+    Soak {
+        package: "underpass",
+        program: "paths",
+        tests: &[
+            "clients::haproxy_gets_every_answer",
+            "clients::nginx_gets_every_answer",
+        ],
+        load: ("UNDERPASS_ANSWER_MIB", "64"),
     },
 ];
 

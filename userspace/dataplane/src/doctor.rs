@@ -10,7 +10,10 @@ use std::{
 use aya::{maps::MapType, programs::ProgramType};
 use nix::sys::utsname::uname;
 
-use crate::{host, incoming, meter_hooks, shortcut};
+use crate::{
+    hooks::{self, Place},
+    host, incoming, meter_hooks, shortcut,
+};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +66,7 @@ pub fn examine(cgroup: Option<&Path>, pins: &Path) -> Vec<Finding> {
     findings.extend([netns(), ipv6()]);
     // Before anything is tried out: the kernel takes a moment to forget that.
     findings.extend(neighbours::look(pins));
+    findings.push(names(cgroup));
     findings.push(observe());
     findings.push(shortcut());
     findings.extend(incoming());
@@ -305,6 +309,30 @@ fn observe() -> Finding {
             State::Notice,
             format!("{reason}: flows whose rule asks for it are left alone unobserved"),
         ),
+    }
+}
+
+/// Whether a client beside another program's connect hooks is told the name that it would have without us.
+fn names(cgroup: Option<&Path>) -> Finding {
+    let what = "names";
+    let root = host::cgroup2_root().ok().flatten();
+    let Some(cgroup) = cgroup.map(Path::to_owned).or(root) else {
+        return finding(what, State::Notice, "no cgroup2");
+    };
+    match hooks::place_of_names(&cgroup) {
+        Ok(Place::Ahead) => finding(
+            what,
+            State::Ok,
+            "getpeername() beside another program's connect hooks shows what it shows without underpass",
+        ),
+        Ok(Place::InTurn) => finding(
+            what,
+            State::Notice,
+            "this kernel does not order hooks (BPF_F_PREORDER, Linux 6.16): where another program's connect and \
+             getpeername hooks (a Kubernetes service's, say) were attached first, getpeername() of an \
+             intercepted connection shows the backend, and not the service",
+        ),
+        Err(reason) => finding(what, State::Notice, format!("could not be tried: {reason}")),
     }
 }
 

@@ -303,6 +303,16 @@ fn get_number(socket: &impl AsRawFd, option: libc::c_int) -> io::Result<u64> {
     }
 }
 
+const BPF_LINK_CREATE: libc::c_int = 28;
+
+/// `union bpf_attr` of BPF_OBJ_PIN and BPF_OBJ_GET (uapi/linux/bpf.h).
+#[repr(C)]
+struct PinAttr {
+    pathname: u64,
+    bpf_fd: u32,
+    file_flags: u32,
+}
+
 /// Runs a program here and now on these bytes (BPF_PROG_TEST_RUN); what it made of them is in
 /// `output`. Returns what it returned.
 pub(crate) fn run_program(
@@ -355,18 +365,55 @@ pub(crate) fn run_program(
     Ok(attr.retval)
 }
 
-/// Opens what is pinned at a path of bpffs, whatever it is.
-pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
-    /// `union bpf_attr` of BPF_OBJ_GET (uapi/linux/bpf.h).
+/// Attaches a program to a cgroup's hook (`BPF_CGROUP_*`), with flags (`BPF_F_*`). Dropped, it is detached.
+pub(crate) fn link_to_cgroup(
+    program: BorrowedFd<'_>,
+    cgroup: BorrowedFd<'_>,
+    hook: u32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    /// `union bpf_attr` of BPF_LINK_CREATE with `cgroup` (uapi/linux/bpf.h).
     #[repr(C)]
     struct Attr {
-        pathname: u64,
-        bpf_fd: u32,
-        file_flags: u32,
+        prog_fd: u32,
+        target_fd: u32,
+        attach_type: u32,
+        flags: u32,
+        relative_fd: u32,
+        pad: u32,
+        expected_revision: u64,
     }
+    let mut attr = Attr {
+        prog_fd: program.as_raw_fd().cast_unsigned(),
+        target_fd: cgroup.as_raw_fd().cast_unsigned(),
+        attach_type: hook,
+        flags,
+        relative_fd: 0,
+        pad: 0,
+        expected_revision: 0,
+    };
+    // SAFETY: there is no pointer in it, and the kernel has just made the descriptor for us.
+    unsafe { Ok(OwnedFd::from_raw_fd(bpf(BPF_LINK_CREATE, &mut attr)?)) }
+}
+
+/// Pins an object at a path of bpffs.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    const BPF_OBJ_PIN: libc::c_int = 6;
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut attr = PinAttr {
+        pathname: path.as_ptr() as u64,
+        bpf_fd: object.as_raw_fd().cast_unsigned(),
+        file_flags: 0,
+    };
+    // SAFETY: the path is a local, ended by a zero; the kernel keeps no pointer.
+    unsafe { bpf(BPF_OBJ_PIN, &mut attr) }.map(drop)
+}
+
+/// Opens what is pinned at a path of bpffs, whatever it is.
+pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     const BPF_OBJ_GET: libc::c_int = 7;
     let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut attr = Attr {
+    let mut attr = PinAttr {
         pathname: path.as_ptr() as u64,
         bpf_fd: 0,
         file_flags: 0,
@@ -400,7 +447,6 @@ pub(crate) fn iterate_over(
         link_fd: u32,
         flags: u32,
     }
-    const BPF_LINK_CREATE: libc::c_int = 28;
     const BPF_ITER_CREATE: libc::c_int = 33;
     const BPF_TRACE_ITER: u32 = 28;
     let target = map.map_or(0, |map| map.as_raw_fd().cast_unsigned());

@@ -11,8 +11,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use super::PATIENCE;
 
-/// Bytes of nginx's buffer for answers.
-const BUFFER: usize = 64 * 1024;
+/// Bytes of the buffer of nginx's stream proxy.
+const BUFFER: usize = 16 * 1024;
 
 /// Reads `whole` bytes as nginx does: it waits for an edge, reads what its buffer holds, asks FIONREAD for the
 /// rest, and waits for the next edge when it is told that there is none. Panics when that does not come.

@@ -19,5 +19,6 @@ mod gateway;
 mod incoming;
 mod lifecycle;
 mod namespaces;
+mod neighbours;
 mod quotas;
 mod topologies;

@@ -1,6 +1,7 @@
 //! Every byte arrives, whatever the path: once, in order, unharmed, and in time.
 
 mod deaths;
+mod readers;
 
 use std::{net::TcpListener, path::Path, time::Duration};
 

@@ -355,8 +355,7 @@ impl Calls {
                     if self.carrier.has_to_look()
                         && let Err(error) = self.carrier.look_after_readers()
                     {
-                        // A kernel that has no such iterator: the canary tells whether it needs one.
-                        tracing::debug!(%error, "nobody looks after readers in sockmaps");
+                        tracing::warn!(%error, "nobody looks after readers in sockmaps for a while");
                         looks = time::interval(NOT_AGAIN_FOR);
                     }
                     continue;

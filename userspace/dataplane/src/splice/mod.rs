@@ -18,7 +18,7 @@ pub use near::{Application, Near};
 
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::AsFd,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -173,7 +173,7 @@ impl Splicer {
             let fd = look.fd().map_err(refused(LOOK))?.as_fd();
             fd.try_clone_to_owned().map_err(AttachError::Sockets)?
         };
-        let readers = readers(ebpf, &look)?;
+        let readers = Readers::load(ebpf)?;
         let (carrier, calls) = Carrier::new(look, readers, maps, mark, OnceLock::new())
             .map_err(|e| MapsError::Layout("near_apps", e))?;
         let engines = EVERY_ENGINE;
@@ -266,15 +266,6 @@ impl Splicer {
             left: AtomicBool::new(false),
         })
     }
-}
-
-/// The iterators over readers. A kernel that refuses them gets none: every look fails then.
-fn readers(ebpf: &mut Ebpf, look: &OwnedFd) -> Result<Readers, AttachError> {
-    Readers::load(ebpf).or_else(|error| {
-        tracing::debug!(%error, "nobody looks after readers in sockmaps");
-        let none = || look.try_clone().map_err(AttachError::Sockets);
-        Ok(Readers::of(none()?, none()?))
-    })
 }
 
 /// Whether what was redirected to the near application is in its stream.

@@ -34,6 +34,23 @@ fn a_reader_that_asks_first_gets_everything_on_either_side() {
     assert!(safer(&agent, "reader_stalled") > 0);
 }
 
+/// The client's end is enrolled before anybody knows whether the database's will come.
+#[test]
+fn a_client_whose_database_does_not_come_leaves() {
+    let hosts = Hosts::new();
+    // Not beneath the cgroup that the agent is attached to.
+    let unseen = hosts.listen(Distance::Here, Family::V4);
+    let agent = hosts.agent(&shortcut(&[port(&unseen)]));
+    let (client, mut server) = pair(&hosts, &unseen, Family::V4);
+    server.write_all(&[1; 1000]).unwrap();
+    let told = || rustix::io::ioctl_fionread(&client).unwrap();
+    eventually("FIONREAD tells all", || told() == 1000);
+    let flow = listed::flow_of(&agent, &client).unwrap();
+    let why = flow["why"].as_str().unwrap();
+    assert!(why.contains("only one end can take"), "{why}");
+    assert!(read_asking(&client, 1000) == [1; 1000]);
+}
+
 #[test]
 fn a_flow_that_has_left_says_why() {
     let hosts = Hosts::new();

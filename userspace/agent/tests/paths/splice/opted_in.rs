@@ -3,7 +3,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{Shutdown, TcpListener, TcpStream},
     os::fd::AsRawFd,
     path::Path,
     thread,
@@ -116,6 +116,42 @@ fn a_reader_that_asks_first_gets_everything_by_either_engine() {
         let stalled = "underpass_safer_path_total{cause=\"reader_stalled\"}";
         assert!(agent.metric(stalled).unwrap() > 0.0, "{engine}");
     }
+}
+
+/// A flow that has ended looks after nobody; its client has the answer yet to read.
+#[test]
+fn a_reader_that_asks_first_gets_what_was_sent_before_the_end() {
+    for engine in ENGINES {
+        let sandbox = Sandbox::new().unwrap();
+        let listener = listener(&sandbox);
+        let agent = agent(&sandbox, engine, listener.local_addr().unwrap().port());
+        let (mut client, mut database) = pair(&sandbox, &listener);
+        why_on(&agent, "splice", (&mut client, &mut database));
+        client.shutdown(Shutdown::Write).unwrap();
+        // It fits into the client's window.
+        let sent = dataplane::probe_traffic::bytes(1, 0, 48 << 10);
+        database.set_nonblocking(false).unwrap();
+        database.write_all(&sent).unwrap();
+        drop(database);
+        agent.wait_for_log("flow closed").unwrap();
+        assert!(read_asking(&client, sent.len()) == sent, "{engine}");
+    }
+}
+
+/// Only when the client's socket is in does the kernel find that no engine can carry the flow.
+#[test]
+fn the_sockets_of_a_flow_that_is_refused_are_in_no_sockmap() {
+    let sandbox = Sandbox::new().unwrap();
+    let listener = listener(&sandbox);
+    let agent = agent(&sandbox, "sender", listener.local_addr().unwrap().port());
+    let (mut client, mut database) = pair(&sandbox, &listener);
+    database.set_nonblocking(false).unwrap();
+    let why = why_on(&agent, "relay", (&mut client, &mut database));
+    assert!(why.contains("no other engine may carry it"), "{why}");
+    client.write_all(WAITS).unwrap();
+    assert!(tells_all(&mut database), "the database is in a sockmap");
+    database.write_all(WAITS).unwrap();
+    assert!(tells_all(&mut client), "the client is in a sockmap");
 }
 
 /// The databases' listening sockets are in a sockhash, and connections to them are not: this kernel gives
