@@ -34,9 +34,7 @@ const SOAKS: [Soak; 4] = [
     Soak {
         package: "underpass",
         program: "paths",
-        tests: &[
-            "integrity::readers::whoever_reads_in_whatever_way_gets_every_byte_on_every_path",
-        ],
+        tests: &["integrity::readers::whoever_reads_in_whatever_way_gets_every_byte_on_every_path"],
         load: ("UNDERPASS_READERS_MIB", "2048"),
     },
     Soak {

@@ -380,7 +380,8 @@ impl End {
                 | (Shape::ServerReset, Side::Server)
         );
         if matches!(reading, Reading::WaitAll | Reading::LowAt)
-            && choices.waitings.contains(&Waiting::Blocking) {
+            && choices.waitings.contains(&Waiting::Blocking)
+        {
             waiting = Waiting::Blocking;
         }
         // A close resets only when no other thread is in a call on the socket.

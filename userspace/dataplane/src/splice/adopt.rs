@@ -113,7 +113,7 @@ impl Splicer {
     /// Wakes every flow, as if the kernel had called for it: for a process that does not read the
     /// calls.
     pub fn call_all(&self) {
-        self.carrier.callers().call_all();
+        self.carrier.call_all();
     }
 
     /// Goes on with a flow whose former owner is gone, or has left it while it rode. `near_leg`: the agent's socket

@@ -67,36 +67,8 @@ impl Caller {
     }
 }
 
-/// Flows that wait for the kernel's call, and those that have ended since the last look after readers.
-#[derive(Default)]
-pub(super) struct Callers {
-    live: HashMap<u64, Arc<Caller>>,
-    ended: HashMap<u64, Arc<Caller>>,
-}
-
-impl Callers {
-    pub(super) fn insert(&mut self, id: u64, caller: Arc<Caller>) {
-        self.live.insert(id, caller);
-    }
-
-    /// The flow has ended in this process. Its applications may have their sockets yet, and bytes in them.
-    pub(super) fn remove(&mut self, id: u64) {
-        let caller = self.live.remove(&id);
-        self.ended.extend(caller.map(|caller| (id, caller)));
-    }
-
-    /// Another process goes on with the flow.
-    pub(super) fn leave(&mut self, id: u64) {
-        self.live.remove(&id);
-    }
-
-    /// Wakes all.
-    pub(super) fn call_all(&self) {
-        for caller in self.live.values() {
-            caller.called.notify_one();
-        }
-    }
-}
+/// Flows that wait for the kernel's call.
+type Callers = HashMap<u64, Arc<Caller>>;
 
 /// The maps of one BPF object, and who waits for what its programs do.
 pub(super) struct Carrier {
@@ -137,6 +109,13 @@ pub(super) struct Maps {
 const FALLOW: Duration = Duration::from_secs(1);
 
 impl Maps {
+    /// Has the sockets of a flow's applications leave. False: they were not in, or are closed.
+    fn let_out(&mut self, id: u64) -> bool {
+        let [near, far] = &mut self.applications;
+        let out = [near.remove(&id), far.remove(&id)];
+        out.iter().any(Result::is_ok)
+    }
+
     /// Removes what has lain for long enough.
     pub(super) fn clear(&mut self) {
         while let Some((since, id)) = self.fallow.front().copied() {
@@ -248,41 +227,38 @@ impl Carrier {
     /// them any more.
     pub(super) fn forget(&self, id: u64) {
         let mut maps = self.maps();
+        maps.let_out(id);
         forgotten(maps.orders.remove(&id));
         maps.fallow.push_back((Instant::now(), id));
         maps.clear();
     }
 
-    /// Has applications' sockets leave the sockmaps: those of flows of which an application does not read on, and of
-    /// flows that have ended. Nudges their readers.
+    /// Has the sockets of a flow's applications leave the sockmaps, and nudges their readers at the next look.
+    pub(super) fn let_out(&self, id: u64, caller: &Caller) {
+        if self.maps().let_out(id) {
+            caller.is_out.store(true, Relaxed);
+            self.nudge_later(caller.netns.clone());
+        }
+    }
+
+    /// Has the sockets of flows leave the sockmaps of which an application does not read on. Nudges readers.
     fn look_after_readers(&self) -> io::Result<()> {
-        let ended = std::mem::take(&mut self.callers().ended);
-        let stalled = {
-            let mut maps = self.maps();
-            let mut stalled = Vec::new();
-            for map in &maps.applications {
-                stalled.extend(self.readers.stalled(map.fd().as_fd())?.leave_now);
-            }
-            for map in &mut maps.applications {
-                stalled.iter().for_each(|id| forgotten(map.remove(id)));
-                for (id, caller) in &ended {
-                    // Most have closed their sockets.
-                    if map.remove(id).is_ok() {
-                        self.nudge_later(caller.netns.clone());
-                    }
-                }
-            }
-            stalled
-        };
+        let mut maps = self.maps();
+        // A flow that ends leaves the maps first, and then these.
+        let callers = self.callers();
+        let mut stalled = Vec::new();
+        for map in &maps.applications {
+            stalled.extend(self.readers.stalled(map.fd().as_fd())?.leave_now);
+        }
         for id in stalled {
-            let callers = self.callers();
-            let lately = callers.live.get(&id).or(callers.ended.get(&id));
-            if let Some(caller) = lately.or(ended.get(&id)) {
+            maps.let_out(id);
+            if let Some(caller) = callers.get(&id) {
                 caller.is_out.store(true, Relaxed);
                 caller.called.notify_one();
                 self.nudge_later(caller.netns.clone());
             }
         }
+        drop((callers, maps));
         self.nudge()
     }
 
@@ -310,12 +286,18 @@ impl Carrier {
     }
 
     fn has_to_look(&self) -> bool {
-        let callers = self.callers();
-        !callers.live.is_empty() || !callers.ended.is_empty() || !self.to_nudge().is_empty()
+        !self.callers().is_empty() || !self.to_nudge().is_empty()
     }
 
     fn to_nudge(&self) -> MutexGuard<'_, Vec<Namespace>> {
         self.to_nudge.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes every flow.
+    pub(super) fn call_all(&self) {
+        for caller in self.callers().values() {
+            caller.called.notify_one();
+        }
     }
 
     pub(super) fn keep(&self, programs: Ebpf) {
@@ -366,13 +348,13 @@ impl Calls {
                 called += 1;
                 let id = record.first_chunk().map(|id| u64::from_ne_bytes(*id));
                 let callers = self.carrier.callers();
-                if let Some(caller) = id.and_then(|id| callers.live.get(&id)) {
+                if let Some(caller) = id.and_then(|id| callers.get(&id)) {
                     caller.called.notify_one();
                 }
             }
             // The kernel may have found it full: then nobody knows who was not called.
             if called >= RING_RECORDS {
-                self.carrier.callers().call_all();
+                self.carrier.call_all();
             }
             ready.clear_ready();
         }

@@ -414,6 +414,12 @@ impl Splice {
         self.caller.called.notified().await;
     }
 
+    /// Has the applications' sockets leave the sockmaps. To be done before the agent passes an end on: the kernel
+    /// lets nobody wake the reader of a connection that is over.
+    pub fn let_out(&self) {
+        self.carrier.let_out(self.id, &self.caller);
+    }
+
     /// Whether the applications' sockets have left the sockmaps, because one of them did not read on: the
     /// kernel carries the flow no more.
     pub fn is_out(&self) -> bool {
@@ -423,11 +429,11 @@ impl Splice {
 
 impl Drop for Splice {
     fn drop(&mut self) {
-        if self.is_left() {
-            return self.carrier.callers().leave(self.id);
+        if !self.is_left() {
+            self.let_out();
+            self.carrier.forget(self.id);
         }
-        self.carrier.callers().remove(self.id);
-        self.carrier.forget(self.id);
+        self.carrier.callers().remove(&self.id);
     }
 }
 

@@ -17,8 +17,8 @@ const ANSWER: u64 = 64 << 20;
 
 /// A path: its rule, and the metric that counts its bytes.
 const PATHS: [(&str, &str, &str); 5] = [
-    ("untouched", "action = \"bypass\"", ""),
-    ("relay", "action = \"enrich\"", ""),
+    ("untouched", "action = \"bypass\"\nshortcut = false", ""),
+    ("relay", "action = \"enrich\"\nshortcut = false", ""),
     (
         "splice, the client let in",
         "action = \"enrich\"\nshortcut = \"client\"",
@@ -99,7 +99,11 @@ fn whoever_reads_in_whatever_way_gets_every_byte_on_every_path() {
                 ..Plan::new(server.addr())
             };
             let report = sandbox.client(|| drive(&plan)).unwrap();
-            assert!(report.passed(&allowed), "{path}, {}: {report}", reading.name());
+            assert!(
+                report.passed(&allowed),
+                "{path}, {}: {report}",
+                reading.name()
+            );
         }
         if !counted.is_empty() {
             assert!(agent.metric(counted).unwrap() > 0.0, "{path}");
