@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Applications that are in a sockmap and stop reading.
+ * Applications that are in a sockmap and do not read on, or have nothing to do there.
  *
  * In a sockmap a socket answers FIONREAD from its psock, and leaves out what waits in TCP: a reader that
  * asks first, and is told 0, waits for an edge that has passed. Nobody can see that it asks. So the agent looks
@@ -14,14 +14,17 @@
  * psock is empty and nobody holds it: whoever redirects holds its target from before the program's decision
  * can be acted on until the bytes are in the psock.
  *
- * Reads and writes spliced, shortcut_ends; writes nudges. When the agent is dead nobody looks; the keeper
+ * A client's end on the shortcut whose other end does not come leaves likewise. Spliced applications whose flow ends
+ * leave before they hear of it: when a connection is over, no iterator finds its socket any more.
+ *
+ * Reads and writes spliced, shortcut_ends, splices. When the agent is dead nobody looks; the keeper
  * looks over spliced flows.
  */
 #pragma once
 
 #include "shortcut.h"
 
-/* Whoever has a socket holds it: the application, and the iterator. */
+/* Whoever has a socket in a sockmap holds it: the application, and its psock. */
 #define HELD_BY_DEFAULT 2
 
 static __always_inline int is_pending(const struct timer_list *timer)
@@ -30,7 +33,7 @@ static __always_inline int is_pending(const struct timer_list *timer)
 }
 
 /* Whether somebody may be about to put bytes into the psock of a socket: it is held by more than its
- * application, this iterator and its own timers. */
+ * application, the psock and its own timers. */
 static __always_inline int is_held(const struct tcp_sock *tp)
 {
 	const struct inet_connection_sock *icsk = &tp->inet_conn;

@@ -336,7 +336,7 @@ fn names(cgroup: Option<&Path>) -> Finding {
     }
 }
 
-/// What a reader is told there that asks before it reads.
+/// Says what FIONREAD tells in a sockmap; nothing where that is not known.
 fn fionread(says: Option<shortcut::Fionread>) -> String {
     let told = says.map(|says| format!("; in a sockmap FIONREAD tells {says}"));
     told.unwrap_or_default()

@@ -118,9 +118,9 @@ const PREORDER: u32 = 1 << 6;
 /// The place of a hook among those of other programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// It runs before all that did not ask for the same.
+    /// The hook runs before all that did not ask for the same.
     Ahead,
-    /// It runs in the order in which programs were attached.
+    /// The hook runs in the order in which programs were attached.
     InTurn,
 }
 

@@ -1,24 +1,18 @@
 //! Applications in a sockmap that do not read on: they leave it, because in there FIONREAD may not tell them
 //! of what waits. The kernel's half is `ebpf/src/readers.h`.
 
+pub(crate) mod load;
+
 use std::{
     io::{self, Read},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Duration,
 };
 
-use aya::{Btf, Ebpf, programs::Iter};
-
-use crate::{
-    attach::{AttachError, program, refused},
-    load, sys,
-};
+use crate::sys;
 
 /// The interval of looks. A reader that is at the same place at two of them leaves.
 pub const LOOK_EVERY: Duration = Duration::from_millis(100);
-
-const FIND: &str = "find_stalled";
-const NUDGE: &str = "nudge_left";
 
 /// The sockets of a map that are to leave it.
 #[derive(Debug, Default)]
@@ -46,23 +40,6 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    pub(crate) fn load(ebpf: &mut Ebpf) -> Result<Self, AttachError> {
-        let btf = Btf::from_sys_fs().map_err(|e| AttachError::Load(e.into()))?;
-        let mut descriptor = |name, what| {
-            let iterator: &mut Iter = program(ebpf, name)?;
-            // An attempt before may have come half-way.
-            if iterator.fd().is_err() {
-                load::retry_load(|| iterator.load(what, &btf)).map_err(refused(name))?;
-            }
-            let fd = iterator.fd().map_err(refused(name))?.as_fd();
-            fd.try_clone_to_owned().map_err(AttachError::Sockets)
-        };
-        Ok(Self::of(
-            descriptor(FIND, "sockmap")?,
-            descriptor(NUDGE, "tcp")?,
-        ))
-    }
-
     pub(crate) fn of(find: OwnedFd, nudge: OwnedFd) -> Self {
         Self { find, nudge }
     }

@@ -7,7 +7,7 @@ use sandbox::{Agent, Sandbox};
 
 const BY_EPOLL: [&str; 2] = ["epoll-edge", "epoll-level"];
 
-/// As the shortcut wants them: splice(2) finds nothing there.
+/// Ends on the shortcut, past which splice(2) finds nothing.
 pub const PAST_TCP: [&str; 9] = [
     "epoll-edge",
     "epoll-level",

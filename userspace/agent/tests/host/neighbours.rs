@@ -35,7 +35,7 @@ fn cluster_network(sandbox: &Sandbox, port: u16) -> Ebpf {
     ebpf
 }
 
-/// Which hooks were attached first does not show: the application is told of the service that it dialled.
+/// The application is told of the service that it dialled, whichever hooks were attached first.
 #[test]
 fn a_client_of_a_service_sees_the_service_whoever_was_there_first() {
     for (action, outcome) in [("enrich", "intercepted"), ("bypass", "untouched")] {

@@ -18,8 +18,8 @@ use crate::common::{BINARY, eventually, traffic::PATIENCE};
 /// Answers; the largest with UNDERPASS_ANSWER_MIB, which `cargo xtask soak` sets.
 const ANSWERS: [usize; 3] = [1 << 10, 100_000, 6 << 20];
 
-/// What a rule says of flows to the origin: the agent's own copy, the kernel's carrying with the client's socket
-/// let in, and the shortcut.
+/// Rules for flows to the origin: the agent copies them, the kernel carries them with the client's socket let in, or they
+/// take the shortcut.
 const RULES: [&str; 3] = [
     "action = \"enrich\"\nshortcut = false",
     "action = \"enrich\"\nshortcut = \"client\"",

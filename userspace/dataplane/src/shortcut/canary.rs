@@ -64,11 +64,11 @@ pub(super) fn try_out(mark: Option<Mark>) -> Result<Fionread, String> {
 /// The bytes of which FIONREAD tells on a socket in a sockmap that has some past TCP and some in TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fionread {
-    /// Those past TCP.
+    /// Bytes past TCP.
     PastTcp,
-    /// Those in TCP.
+    /// Bytes in TCP.
     Tcp,
-    /// Both.
+    /// All bytes.
     Sum,
 }
 

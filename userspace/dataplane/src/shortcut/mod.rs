@@ -29,7 +29,7 @@ use crate::{
     load,
     maps::{MapsError, take},
     probe_result::ProbeResult,
-    readers::{Nudged, Readers},
+    readers::{self, Nudged, Readers},
     sys::{self, PodOf},
 };
 
@@ -207,7 +207,7 @@ impl Shortcut {
         if chooses.fd().is_err() {
             load::retry_load(|| chooses.load()).map_err(refused(CHOOSES))?;
         }
-        self.readers = Some(Readers::load(ebpf)?);
+        self.readers = Some(readers::load::readers(ebpf)?);
         let chooses: &mut SkMsg = program(ebpf, CHOOSES)?;
         chooses.attach(self.socks.fd()).map_err(refused(CHOOSES))?;
         self.loaded = true;

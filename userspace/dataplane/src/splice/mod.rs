@@ -40,7 +40,7 @@ use crate::{
     listeners::Mark,
     load,
     maps::MapsError,
-    readers::Readers,
+    readers,
     splice::position::FlowPosition,
     splice::refusal::SpliceRefusal,
     sys::PodOf,
@@ -173,7 +173,7 @@ impl Splicer {
             let fd = look.fd().map_err(refused(LOOK))?.as_fd();
             fd.try_clone_to_owned().map_err(AttachError::Sockets)?
         };
-        let readers = Readers::load(ebpf)?;
+        let readers = readers::load::readers(ebpf)?;
         let (carrier, calls) = Carrier::new(look, readers, maps, mark, OnceLock::new())
             .map_err(|e| MapsError::Layout("near_apps", e))?;
         let engines = EVERY_ENGINE;
