@@ -20,6 +20,18 @@ pub const PAST_TCP: [&str; 9] = [
     "waitall",
 ];
 
+/// Ends on the shortcut after whom nobody has to look while the agent is dead.
+const UNATTENDED: [&str; 8] = [
+    "epoll-edge",
+    "epoll-level",
+    "recv",
+    "peek",
+    "fionread",
+    "readv",
+    "timestamps",
+    "waitall",
+];
+
 /// Shapes that do not choose their own way to wait.
 const BLOCKS: [&str; 5] = ["blocking", "ping-pong", "duplex", "bulk-up", "bulk-down"];
 
@@ -56,7 +68,7 @@ pub const WAYS: [Way; 6] = [
     },
     Way {
         outlives: true,
-        waiting: &PAST_TCP,
+        waiting: &UNATTENDED,
         ..way("shortcut", "action = \"bypass\"\nshortcut = true")
     },
     Way {
@@ -101,7 +113,7 @@ impl Way {
     }
 
     fn is_in_sockmap(&self) -> bool {
-        self.waiting == BY_EPOLL || self.waiting == PAST_TCP
+        self.waiting == BY_EPOLL || self.waiting == UNATTENDED
     }
 
     /// Findings that a run of this way may have: a socket in a sockmap answers to FIONREAD what is
