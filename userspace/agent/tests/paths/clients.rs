@@ -159,10 +159,10 @@ fn nginx_gets_every_answer() {
         let at = folder.display();
         let mut http = String::new();
         for (port, buffering) in [(buffered, "on"), (unbuffered, "off")] {
-            write!(
+            writeln!(
                 http,
                 "server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://127.0.0.1:{origin}; \
-                 proxy_buffering {buffering}; }} }}\n"
+                 proxy_buffering {buffering}; }} }}"
             )
             .unwrap();
         }
@@ -201,10 +201,10 @@ fn haproxy_gets_every_answer() {
             ("copying", copying, "http", ""),
             ("splicing", splicing, "tcp", option),
         ] {
-            write!(
+            writeln!(
                 configuration,
                 "listen {name}\n  mode {mode}\n{option}  bind 127.0.0.1:{port}\n  \
-                 server origin 127.0.0.1:{origin}\n"
+                 server origin 127.0.0.1:{origin}"
             )
             .unwrap();
         }
