@@ -15,12 +15,18 @@ struct Soak {
     load: (&'static str, &'static str),
 }
 
-const SOAKS: [Soak; 4] = [
+const SOAKS: [Soak; 5] = [
     Soak {
         package: "underpass",
         program: "alone",
         tests: &["observe_truth::requests_of_a_driver_are_counted_and_measured"],
         load: ("UNDERPASS_REQUESTS", "1000000"),
+    },
+    Soak {
+        package: "underpass",
+        program: "enrichment",
+        tests: &["reporters::adopted::no_application_notices_how_often_the_agent_dies"],
+        load: ("UNDERPASS_DEATHS", "100"),
     },
     Soak {
         package: "underpass-dataplane",
