@@ -1,0 +1,1 @@
+//! ScyllaDB's fork of gocql.

@@ -1,0 +1,1 @@
+//! `scylla-driver`, the Python driver's fork.
