@@ -92,7 +92,7 @@ pub const TABLES: [Table; 5] = [
                  PRIMARY KEY (k, c))",
     },
     Table {
-        name: "Quoted \"T\"",
+        name: "QuotedT",
         partition: 1,
         key: 2,
         columns: &[
@@ -101,7 +101,7 @@ pub const TABLES: [Table; 5] = [
             column("select", Type::Text),
             column("v", Type::Int),
         ],
-        create: "\"Quoted \"\"T\"\"\" (\"K\" text, \"from\" int, \"select\" text, v int, PRIMARY KEY (\"K\", \"from\")) \
+        create: "\"QuotedT\" (\"K\" text, \"from\" int, \"select\" text, v int, PRIMARY KEY (\"K\", \"from\")) \
                  WITH CLUSTERING ORDER BY (\"from\" DESC)",
     },
     Table {
