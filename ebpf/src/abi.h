@@ -319,7 +319,9 @@ struct up_rule {
 	__u8 balanced;
 	/* With UP_ACTION_OBSERVE: the agent gets a copy of what passes. */
 	__u8 taps;
-	__u8 pad[2];
+	/* It protects, or a rule that does may hold behind it: nobody gets past it by a choice of his own. */
+	__u8 protects;
+	__u8 pad;
 	/* So many of 2^32 flows come to the agent, the others are left alone; 0: all do. */
 	__u32 sample;
 };

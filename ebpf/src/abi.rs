@@ -843,8 +843,10 @@ pub struct Rule {
     pub balanced: u8,
     /// In C: `__u8`.
     pub taps: u8,
-    /// In C: `__u8[2]`.
-    pub pad: [u8; 2],
+    /// In C: `__u8`.
+    pub protects: u8,
+    /// In C: `__u8`.
+    pub pad: u8,
     /// In C: `__u32`.
     pub sample: u32,
 }
@@ -857,7 +859,8 @@ const _: () = {
     assert!(offset_of!(Rule, recalls) == 3);
     assert!(offset_of!(Rule, balanced) == 4);
     assert!(offset_of!(Rule, taps) == 5);
-    assert!(offset_of!(Rule, pad) == 6);
+    assert!(offset_of!(Rule, protects) == 6);
+    assert!(offset_of!(Rule, pad) == 7);
     assert!(offset_of!(Rule, sample) == 8);
 };
 
@@ -2416,6 +2419,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("recalls", offset_of!(Rule, recalls)),
             ("balanced", offset_of!(Rule, balanced)),
             ("taps", offset_of!(Rule, taps)),
+            ("protects", offset_of!(Rule, protects)),
             ("pad", offset_of!(Rule, pad)),
             ("sample", offset_of!(Rule, sample)),
         ],

@@ -210,11 +210,21 @@ static __always_inline void forget(struct bpf_sock_addr *ctx, struct bpf_sock *s
 	bpf_map_delete_elem(&releases, &cookie);
 }
 
+/* Whether a flow does not pass for this cause. What whoever connects brings about himself, at will, does not
+ * let him past a rule that protects, whatever its `fail` says: that is for failures of the agent's. */
+static __always_inline int is_closed(const struct decision *d, __u32 cause)
+{
+	int is_chosen = cause == UP_CAUSE_BOUND_TO_DEVICE || cause == UP_CAUSE_LINK_LOCAL ||
+			cause == UP_CAUSE_USER_FULL || cause == UP_CAUSE_CGROUP_FULL;
+
+	return d->fail == UP_FAIL_CLOSED || (d->protects && is_chosen);
+}
+
 /* What the agent should have served, or no backend takes. */
 static __always_inline int fail(const struct decision *d, __u32 cause)
 {
 	count_cause(cause);
-	if (d->fail == UP_FAIL_CLOSED) {
+	if (is_closed(d, cause)) {
 		count_outcome(d, UP_OUTCOME_FAILED_CLOSED);
 		return REFUSE;
 	}
@@ -303,7 +313,7 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 		return ALLOW;
 	}
 	/* Straight to the database is to a backend, if one takes it. */
-	if (d.balanced && d.fail == UP_FAIL_OPEN) {
+	if (d.balanced && !is_closed(&d, cause)) {
 		*to = draw(&d);
 		if (*to)
 			keep_virtual(sk, dst);

@@ -57,6 +57,8 @@ struct decision {
 	__u8 drawn_out;
 	/* As a rule's: whose backends stand behind the address. */
 	__u8 balanced;
+	/* As a rule's. */
+	__u8 protects;
 	__u8 taps;
 };
 
@@ -303,6 +305,7 @@ static __always_inline int obey(__u32 generation, __u32 settler, struct decision
 	d->fail = rule->fail;
 	d->shortcut = rule->shortcut;
 	d->recalls = rule->recalls;
+	d->protects = rule->protects;
 	d->taps = rule->taps;
 	d->drawn_out = rule->sample && bpf_get_prandom_u32() >= rule->sample;
 	if (settler >= UP_MAX_RULES)

@@ -36,6 +36,7 @@ use crate::{
     probe_result::ProbeResult,
     quota::Quota,
     remembered::Remembered,
+    rivals::{self, Rival},
     shortcut::{self, OnShortcut, Shortcut, ShortcutCounts},
     splice::{Calls, Splicer},
     sys,
@@ -119,6 +120,38 @@ pub(crate) fn lock(ebpf: &Mutex<Ebpf>) -> MutexGuard<'_, Ebpf> {
     ebpf.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Refuses a cgroup at which another agent is alive, whatever its pins and ports. What a dead one has left elsewhere
+/// is said, as are agents at the cgroups above.
+fn refuse_rivals(path: &Path, cgroup: &File, pins: &Path) -> Result<(), AttachError> {
+    match rivals::at(cgroup, pins) {
+        Some(Rival {
+            who,
+            is_alive: true,
+        }) => {
+            let cgroup = path.to_owned();
+            return Err(AttachError::Rival { cgroup, who });
+        }
+        Some(Rival { who, .. }) => tracing::warn!(
+            cgroup = %path.display(),
+            %who,
+            "what a dead agent with other `pins` has left is attached there, too: remove it by `underpass detach --pins`"
+        ),
+        None => {}
+    }
+    let above = path.ancestors().skip(1);
+    for path in above.take_while(|path| host::is_cgroup2(path)) {
+        let rival = File::open(path).ok().and_then(|at| rivals::at(&at, pins));
+        if let Some(Rival { who, .. }) = rival {
+            tracing::warn!(
+                cgroup = %path.display(),
+                %who,
+                "another agent is attached above this one's cgroup: rules of both are applied, this one's first"
+            );
+        }
+    }
+    Ok(())
+}
+
 impl Dataplane {
     /// Loads, puts `policy` into force and attaches. Must run within a tokio runtime.
     ///
@@ -130,6 +163,10 @@ impl Dataplane {
         }
         let cgroup = open(&options.cgroup)?;
         let mut pins = Pins::claim(&options.pins)?;
+        if let Err(rival) = refuse_rivals(&options.cgroup, &cgroup, &options.pins) {
+            pins.release()?;
+            return Err(rival);
+        }
         let attached =
             load(policy, options.max_namespaces, &pins, &cgroup).and_then(|mut loaded| {
                 if policy.taps() {

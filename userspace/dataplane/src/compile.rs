@@ -130,6 +130,8 @@ pub struct Compiled {
     pub elsewhere: RuleSet,
     /// Ports of `elsewhere`'s rules that the agent may have to serve; 0: of any.
     pub incoming_ports: BTreeSet<u16>,
+    /// Whether nobody gets past the rule by a choice of his own, by rule number.
+    pub(crate) guards: Vec<bool>,
     /// Action and `fail` by rule number; a session rule's action is to ask the agent.
     pub rules: Vec<(Action, Fail)>,
     /// Whether it may take the shortcut, by rule number.
@@ -198,6 +200,7 @@ pub fn compile(
         incoming_ports: sets.incoming_ports,
         rules: rules.clone().map(|r| (action(r), r.fail)).collect(),
         taps: rules.clone().map(Rule::is_tapped).collect(),
+        guards: (0..policy.rules.len()).map(|n| policy.guards(n)).collect(),
         shortcuts: rules.clone().map(Rule::skips_tcp).collect(),
         recalls: rules
             .clone()

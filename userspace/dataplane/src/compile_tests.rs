@@ -230,6 +230,7 @@ fn rules() -> impl Strategy<Value = Rule> {
                     remember: None,
                     sample: None,
                     is_mark,
+                    protects: false,
                 }
             },
         )
@@ -326,6 +327,7 @@ fn rule_to(n: usize) -> Rule {
         remember: None,
         sample: None,
         is_mark: false,
+        protects: false,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Findings about this host: what it has and what it lacks, each with its reason.
 
-mod neighbours;
+pub(crate) mod neighbours;
 
 use std::{
     fs, io,

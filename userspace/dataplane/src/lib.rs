@@ -14,6 +14,7 @@
 //! - `netns_agents/`, `netns_handle.rs`: other network namespaces, whose processes are served from inside.
 //! - `incoming/`, `gateway/`: connections from other hosts to databases on this one, or to virtual
 //!   addresses.
+//! - `rivals.rs`: other agents at the same cgroup.
 //! - `quota.rs`: users and cgroups that hold as many flows as one may.
 //! - `remembered.rs`: decisions that stand for later connections of the same process.
 //! - `splice/`: flows that were taken in and are carried by the kernel. `near.rs` tells which application
@@ -81,6 +82,7 @@ mod probe_result;
 pub mod probe_traffic;
 mod quota;
 mod remembered;
+mod rivals;
 pub mod shortcut;
 mod sock_diag;
 mod splice;

@@ -330,7 +330,8 @@ impl Tables {
                 recalls: compiled.recalls.get(n).is_some_and(|r| *r).into(),
                 balanced: balanced_number(compiled, n),
                 taps: compiled.taps.get(n).is_some_and(|t| *t).into(),
-                pad: [0; 2],
+                protects: compiled.guards.get(n).is_some_and(|g| *g).into(),
+                pad: 0,
                 sample: compiled
                     .samples
                     .get(n)

@@ -115,6 +115,7 @@ fn rules(
                 remember: None,
                 sample: None,
                 is_mark: false,
+                protects: false,
             },
         )
 }

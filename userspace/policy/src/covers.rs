@@ -89,9 +89,34 @@ impl Policy {
         })
         .unwrap_or(nobody)
     }
+
+    /// Whether nobody may get past the rule of this index by a choice of his own: it protects, or it asks for the session,
+    /// and a rule behind it that may hold then protects.
+    pub fn guards(&self, index: usize) -> bool {
+        let Some((rule, behind)) = self.rules.get(index..).and_then(<[Rule]>::split_first) else {
+            return false;
+        };
+        let may_meet = |later: &Rule| later.protects && rule.shares_targets(later);
+        rule.protects || rule.is_session() && behind.iter().any(may_meet)
+    }
 }
 
 impl Rule {
+    /// Whether a destination may be one of both rules.
+    fn shares_targets(&self, other: &Rule) -> bool {
+        let of = |rule: &Rule| match rule.to.as_slice() {
+            [] => vec![Target {
+                network: None,
+                port: None,
+            }],
+            to => to.to_vec(),
+        };
+        let theirs = of(other);
+        of(self)
+            .iter()
+            .any(|mine| theirs.iter().any(|theirs| mine.meets(theirs)))
+    }
+
     /// Whether every connection that `later` holds for meets this rule before.
     fn hides(&self, later: &Rule) -> bool {
         let same_session = self.session.is_empty() || self.session == later.session;
@@ -148,6 +173,18 @@ impl Rule {
 }
 
 impl Target {
+    fn meets(&self, other: &Self) -> bool {
+        let nets = match (self.network, other.network) {
+            (Some(a), Some(b)) => a.contains(&b) || b.contains(&a),
+            _ => true,
+        };
+        let ports = match (self.port, other.port) {
+            (Some(a), Some(b)) => a == b,
+            _ => true,
+        };
+        nets && ports
+    }
+
     fn covers(&self, narrow: &Self) -> bool {
         let within = |wide: IpNet| narrow.network.is_some_and(|net| wide.contains(&net));
         self.network.is_none_or(within) && (self.port.is_none() || self.port == narrow.port)

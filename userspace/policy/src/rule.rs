@@ -150,6 +150,8 @@ pub struct Rule {
     pub session: SessionConditions,
     /// The databases behind the addresses in `to`, which are then virtual. At most [`MAX_BACKENDS`].
     pub backends: Vec<SocketAddr>,
+    /// Whether the rule protects: what passes it by is a hole, and nobody passes it by a choice of his own.
+    pub protects: bool,
     /// Whether the rule is a mark. A mark never chooses backends: the file's rules do.
     pub is_mark: bool,
     /// The action on flows that meet the rule.

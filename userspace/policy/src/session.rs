@@ -254,13 +254,13 @@ impl SessionKey {
 /// Whether conditions hold, by what is known of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// They hold.
+    /// All of them hold.
     Yes,
-    /// They do not.
+    /// One of them does not hold.
     No,
-    /// That depends on facts that are not known yet.
+    /// Facts that are not known yet decide.
     Open,
-    /// They may hold, and nobody will know.
+    /// Facts that nobody will ever know would decide.
     Unknowable,
 }
 

@@ -70,6 +70,7 @@ prop_compose! {
             remember: None,
             sample: None,
             is_mark: false,
+            protects: false,
         }
     }
 }
@@ -262,6 +263,7 @@ fn rule(name: &str, session: SessionConditions, action: Action) -> Rule {
         remember: None,
         sample: None,
         is_mark: false,
+        protects: false,
     }
 }
 

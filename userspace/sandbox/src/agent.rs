@@ -377,6 +377,7 @@ fn launch(
         .arg("run")
         .arg("--config")
         .arg(file)
+        .env("UNDERPASS_TEST_HOOKS", "strict_calls=true")
         .stderr(Stdio::piped())
         .stdin(Stdio::null());
     let mut child = run_in(netns, Some(cgroup), || command.spawn())?

@@ -48,6 +48,9 @@ pub struct TestHooks {
     pub keeper_log: Option<PathBuf>,
     /// `any_journal`: journals may be pipes and devices, which stand for disks that are slow or full.
     pub any_journal: bool,
+    /// `strict_calls`: a system call that the filter does not list kills the agent instead of failing, so that no test
+    /// passes by a call that should be listed.
+    pub strict_calls: bool,
 }
 
 /// A value of [`VARIABLE`] that cannot be understood.
@@ -74,6 +77,7 @@ static NONE: TestHooks = TestHooks {
     recall_every: None,
     keeper_log: None,
     any_journal: false,
+    strict_calls: false,
 };
 
 /// Takes the hooks from the environment, for [`get`]. Called once, by `main`, before there are other
@@ -128,6 +132,7 @@ impl TestHooks {
             "recall_ms" => self.recall_every = Some(Duration::from_millis(value.parse().ok()?)),
             "keeper_log" => self.keeper_log = Some(value.into()),
             "any_journal" => self.any_journal = value.parse().ok()?,
+            "strict_calls" => self.strict_calls = value.parse().ok()?,
             _ => return None,
         }
         Some(())
@@ -154,7 +159,7 @@ mod tests {
     #[test]
     fn each_hook_has_a_key() {
         let text = "entries=1,connects=2,ring_bytes=3,upper_layer_port=4,host_pages=0,\
-                    without=splice_sender+shortcut,version=other,recall_ms=10,keeper_log=/tmp/log,any_journal=true";
+                    without=splice_sender+shortcut,version=other,recall_ms=10,keeper_log=/tmp/log,any_journal=true,strict_calls=true";
         let hooks = TestHooks::parse(text);
         assert_eq!(
             hooks,
@@ -169,6 +174,7 @@ mod tests {
                 recall_every: Some(Duration::from_millis(10)),
                 keeper_log: Some("/tmp/log".into()),
                 any_journal: true,
+                strict_calls: true,
             })
         );
         let off = hooks.map(|hooks| ["shortcut", "observe"].map(|path| hooks.off(path).is_some()));

@@ -1,13 +1,7 @@
 //! `underpass check`.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
-use dataplane::host;
 use policy::{
     Action, Candidate, Compression, Container, Decision, Fact, Match, NetnsPattern, PossibleMatch,
     Protocol, Rule, RuleName, Session, SessionKey,
@@ -16,10 +10,13 @@ use serde_json::{Value, json};
 use tls::{Common, TlsRules};
 use tokio::runtime;
 
-use super::trial::{self, Asked, Tried};
+use super::{
+    doubts,
+    trial::{self, Asked, Tried},
+};
 use crate::{
     cli::CheckArgs,
-    config::{Config, RulePath, absent_cgroups},
+    config::{Config, RulePath},
     containers,
 };
 
@@ -38,7 +35,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let cgroup = find_containers(&mut config, args)?;
     config.warnings.append(&mut config.escapes);
     config.warnings.extend(keyless);
-    config.warnings.extend(doubts_of_this_host(&config)?);
+    config.warnings.extend(doubts::of_this_host(&config)?);
     let explanation = args.to.map(|to| {
         let candidate = Candidate {
             from: args.from,
@@ -198,40 +195,6 @@ impl Trial {
         };
         json!({"rule": self.rule.as_str(), "query": as_query, "prepared": as_prepared})
     }
-}
-
-/// Finds reasons for which `run` would not start, or rules not hold, on this very host.
-fn doubts_of_this_host(config: &Config) -> anyhow::Result<Vec<String>> {
-    let Some(root) = host::cgroup2_root()? else {
-        return Ok(vec!["no cgroup2 is mounted here: `run` needs one".into()]);
-    };
-    let exists = |path: &Path| host::cgroup_id(&root, path).is_some();
-    let mut doubts = absent_cgroups(&config.policy.rules, exists);
-    for (key, path) in [
-        ("control", &config.control),
-        ("admin_socket", &config.admin_socket),
-        ("pins", &config.pins),
-    ] {
-        // What is not there is made by `run`.
-        let there = path.ancestors().skip(1).find(|folder| folder.exists());
-        if let Some(Err(error)) = there.map(trusted::folder) {
-            doubts.push(format!("agent.{key}: `run` refuses its folder: {error}"));
-        }
-    }
-    if let Some(cgroup) = &config.cgroup
-        && !host::is_cgroup2(cgroup)
-    {
-        doubts.push(format!(
-            "agent.cgroup: {} is not a cgroup v2 folder: `run` does not start",
-            cgroup.display()
-        ));
-    }
-    for journal in config.pipelines.journals() {
-        if let Err(error) = trusted::may_append(&journal) {
-            doubts.push(format!("a journal cannot be written: {error}"));
-        }
-    }
-    Ok(doubts)
 }
 
 /// Has rules that name containers hold for the one that the arguments describe, or for those that run

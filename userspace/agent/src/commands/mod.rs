@@ -6,6 +6,7 @@ mod control;
 pub mod denied;
 pub mod detach;
 pub mod doctor;
+mod doubts;
 pub mod endpoint;
 pub mod flows;
 pub mod keep;

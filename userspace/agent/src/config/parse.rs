@@ -198,6 +198,7 @@ pub(super) fn rule(
     names: &mut HashSet<String>,
     asks: &mut bool,
 ) -> Result<Rule, Flaw> {
+    let protects = protective::protects(&raw);
     let session = session::conditions(&mut raw)?;
     let name = raw.name.get_ref();
     let legal = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -239,6 +240,7 @@ pub(super) fn rule(
         from: from.collect::<Result<_, _>>()?,
         backends: backends::of(&raw.backends, &to, action)?,
         is_mark: false,
+        protects,
         to,
         uids: raw.uid.iter().map(uid).collect::<Result<_, _>>()?,
         processes: raw.process.iter().map(process).collect::<Result<_, _>>()?,

@@ -10,8 +10,9 @@ use super::{error::Flaw, pipeline, raw::RawRule};
 const PROTECTS: [&str; 4] = ["guard", "audit", "protect", "throttle"];
 
 /// Ways by which a connection passes a rule with `fail = "open"`.
-const WAYS: &str = "while the agent is away, beyond `max_flows` or a user's or cgroup's share of it, from a socket that is bound to a device, when its session cannot be \
-                    known, from a network namespace that is not served yet";
+const WAYS: &str = "while the agent is away, beyond `max_flows`, when its session cannot be known, from a network namespace that is \
+                    not served yet (what a client chooses itself is refused in any case: a socket that is bound to a device, a \
+                    link-local destination, more flows than its share)";
 
 /// Says why a rule is protective: by its action, or by the first such step.
 fn why(rule: &RawRule) -> Option<String> {
@@ -27,6 +28,11 @@ fn why(rule: &RawRule) -> Option<String> {
 pub(super) struct Escape {
     rule: String,
     pub(super) text: String,
+}
+
+/// Whether a rule protects.
+pub(super) fn protects(rule: &RawRule) -> bool {
+    why(rule).is_some()
 }
 
 /// Checks that a rule that protects says `fail`. Warns where it says `open`.

@@ -109,16 +109,22 @@ fn check_says_what_stands_behind_a_virtual_address() {
 
 #[test]
 fn check_says_what_the_session_decides() {
-    let policy = file(
-        "[[rule]]\nname = \"etl\"\nuser = [\"etl*\"]\nkeyspace = [\"shop\"]\naction = \"bypass\"\n\
-         to = [\":9042\"]\nfail = \"closed\"\n\
-         [[rule]]\nname = \"encrypted\"\ntls = true\naction = \"deny\"\nfail = \"open\"\nto = [\":9042\"]\n\
-         [[rule]]\nname = \"all\"\nto = [\":9042\"]\naction = \"enrich\"\n",
-    );
-    let explain = |rest: &[&str]| {
-        let args = [&["check", path(&policy), "--to", "10.1.2.3:9042"], rest].concat();
+    let policy = |fail: &str| {
+        file(&format!(
+            "[[rule]]\nname = \"etl\"\nuser = [\"etl*\"]\nkeyspace = [\"shop\"]\naction = \"bypass\"\n\
+             to = [\":9042\"]\nfail = \"{fail}\"\n\
+             [[rule]]\nname = \"encrypted\"\ntls = true\naction = \"deny\"\nfail = \"open\"\nto = [\":9042\"]\n\
+             [[rule]]\nname = \"all\"\nto = [\":9042\"]\naction = \"enrich\"\n"
+        ))
+    };
+    let explain_by = |policy: &tempfile::NamedTempFile, rest: &[&str]| {
+        let args = [&["check", path(policy), "--to", "10.1.2.3:9042"], rest].concat();
         String::from_utf8(underpass(&args).stdout).unwrap()
     };
+    let encrypted = explain_by(&policy("open"), &["--tls"]);
+    assert!(encrypted.starts_with("encrypted: deny"), "{encrypted}");
+    let policy = policy("closed");
+    let explain = |rest: &[&str]| explain_by(&policy, rest);
     let open = explain(&[]);
     assert!(
         open.starts_with("decided after the handshake, fail = closed\n"),
@@ -141,7 +147,14 @@ fn check_says_what_the_session_decides() {
     );
     assert!(other.contains("at connect() it meets etl"), "{other}");
     let encrypted = explain(&["--tls"]);
-    assert!(encrypted.starts_with("encrypted: deny"), "{encrypted}");
+    assert!(
+        encrypted.starts_with("etl: deny, fail = closed"),
+        "its user cannot be known: {encrypted}"
+    );
+    assert!(
+        open.contains("where its session cannot be known: etl: deny\n"),
+        "{open}"
+    );
     let json: serde_json::Value = serde_json::from_str(&explain(&["--json"])).unwrap();
     assert_eq!(json["match"]["action"], "undecided");
     assert_eq!(json["match"]["candidates"][0]["by"][1], "keyspace");

@@ -482,3 +482,82 @@ fn check_says_what_run_would_refuse_and_what_is_not_meant() {
         ""
     );
 }
+
+/// `check` names whatever keeps `run` from starting on this host, and makes nothing.
+#[test]
+fn check_names_everything_that_keeps_run_from_starting() {
+    let sandbox = Sandbox::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("plain"), "").unwrap();
+    fs::write(path("keys.toml"), "").unwrap();
+    fs::set_permissions(path("keys.toml"), Permissions::from_mode(0o666)).unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap();
+    let pins = format!("/sys/fs/bpf/underpass-doubts-{}", std::process::id());
+    let (control, admin) = (path("c.sock"), path("a.sock"));
+    let agent = |rest: &str| {
+        let keys = [("control", &control), ("admin_socket", &admin)];
+        let missing = keys
+            .iter()
+            .filter(|(key, _)| !rest.contains(&format!("{key} = ")));
+        let keys: String = missing
+            .map(|(key, path)| format!("{key} = {path:?}\n"))
+            .collect();
+        let cgroup = sandbox.cgroup.path();
+        format!("[agent]\n{keys}pins = {pins:?}\ncgroup = {cgroup:?}\n{rest}\n")
+    };
+    let protect = format!(
+        "[[rule]]\nname = \"r\"\nto = [\":9\"]\naction = \"enrich\"\nfail = \"closed\"\n\
+         pipeline = [{{ transform = \"protect\", keys = {:?}, columns = {{ \"a.b\" = [\"c\"] }} }}]\n",
+        path("keys.toml")
+    );
+    for (text, said) in [
+        (
+            agent(&format!("control = {:?}", path("plain"))),
+            "agent.control: ",
+        ),
+        (
+            agent(&format!("admin_socket = {:?}", path("plain"))),
+            "agent.admin_socket: ",
+        ),
+        (
+            agent("admin = \"192.0.2.7:9180\""),
+            "agent.admin: 192.0.2.7:9180: this host has no such address",
+        ),
+        (
+            agent(&format!("admin = \"{taken}\"")),
+            "somebody listens there",
+        ),
+        (
+            agent("") + "[[xdp]]\ninterface = \"nowhere0\"\n",
+            "xdp.interface: there is no nowhere0",
+        ),
+        (
+            agent("") + "[[incoming]]\nnetns = \"/run/netns/nowhere\"\n",
+            "incoming.netns: there is no /run/netns/nowhere",
+        ),
+        (agent("") + &protect, "rule r: protect: "),
+    ] {
+        let file = path("policy.toml");
+        fs::write(&file, &text).unwrap();
+        let underpass = |args: &[&str]| {
+            let mut command = Command::new(BINARY);
+            inside(&sandbox, || command.args(args).arg(&file).output().unwrap())
+        };
+        let keep = taken_for(&sandbox, taken, said);
+        let checked = underpass(&["check"]);
+        let warnings = String::from_utf8_lossy(&checked.stderr).into_owned();
+        assert!(warnings.contains(said), "{text}\n{said}: {warnings}");
+        assert!(!control.exists() && !admin.exists(), "{text}");
+        let ran = underpass(&["run", "--config"]);
+        assert!(!ran.status.success(), "{text}");
+        drop(keep);
+    }
+}
+
+/// The address, taken in the sandbox too, if that is what is tried.
+fn taken_for(sandbox: &Sandbox, address: SocketAddr, said: &str) -> Option<TcpListener> {
+    let is_tried = said.contains("somebody listens");
+    is_tried.then(|| inside(sandbox, || TcpListener::bind(address).unwrap()))
+}

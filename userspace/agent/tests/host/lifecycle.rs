@@ -3,7 +3,7 @@
 use std::{
     io::{self, ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
@@ -170,6 +170,42 @@ fn two_agents_do_not_share_pins() {
         1.0,
         "the first one is unharmed"
     );
+}
+
+#[test]
+fn two_agents_do_not_share_a_cgroup_whatever_their_pins_and_ports() {
+    let host = Host::new();
+    let mut agent = host.agent("", &host.policy("enrich", "fail = \"closed\""));
+    let file = agent.file().with_file_name("second.toml");
+    let text = std::fs::read_to_string(agent.file()).unwrap();
+    let pins = PathBuf::from(format!("{}-second", agent.pins().display()));
+    let text = text
+        .replace(agent.pins().to_str().unwrap(), pins.to_str().unwrap())
+        .replace("control.sock", "second.sock")
+        .replace("admin.sock", "other.sock");
+    std::fs::write(&file, text).unwrap();
+    let mut second = Command::new(BINARY);
+    second.arg("run").arg("--config").arg(&file);
+    // Where its listeners find a free port.
+    let refused = host.sandbox.server(|| second.output()).unwrap().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let pid = format!("[{}]", agent.pid());
+    assert!(!refused.status.success(), "{said}");
+    assert!(
+        said.contains("another agent is attached to") && said.contains(&pid),
+        "{said}"
+    );
+    host.dial().unwrap();
+    accept(&host.listener);
+    assert_eq!(
+        outcome(&agent, "r", "intercepted"),
+        1.0,
+        "the first one is unharmed"
+    );
+    assert!(std::fs::read_dir(&pins).is_ok_and(|mut left| left.next().is_none()) || !pins.exists());
+    // Dead, it is in nobody's way.
+    agent.kill().unwrap();
+    agent.restart().unwrap();
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod containers;
 mod doctor;
 mod documented;
 mod doors;
+mod escapes;
 mod gateway;
 mod incoming;
 mod lifecycle;

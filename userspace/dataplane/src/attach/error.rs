@@ -57,6 +57,16 @@ pub enum AttachError {
     /// The folder is not a cgroup v2 folder.
     #[error("{0} is not a cgroup v2 folder; `underpass doctor` says where cgroup2 is mounted")]
     NotCgroup(PathBuf),
+    /// Another agent.
+    #[error(
+        "another agent is attached to {cgroup}, {who}: stop it first, or give this one another `cgroup`"
+    )]
+    Rival {
+        /// Path of the folder.
+        cgroup: PathBuf,
+        /// Process of the agent that is there.
+        who: String,
+    },
     /// Listeners and raw sockets.
     #[error("cannot open the agent's sockets: {0}")]
     Sockets(io::Error),

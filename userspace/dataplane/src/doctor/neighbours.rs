@@ -10,7 +10,7 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     ffi::OsString,
     fs::{self, File},
-    os::fd::{AsFd, AsRawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -282,6 +282,40 @@ struct Holders {
     processes: HashMap<Thing, BTreeMap<u32, String>>,
     pins: HashMap<Thing, PathBuf>,
     ours: HashSet<Thing>,
+}
+
+/// Holders of a program, without which it would not be loaded.
+pub(crate) enum Held {
+    /// A running process of the same name as this one.
+    ByAgent(String),
+    /// Something else, or nothing.
+    Otherwise(String),
+}
+
+impl Held {
+    /// Looks for what keeps a program loaded.
+    pub(crate) fn of_program(program: u32, pins: &Path) -> Self {
+        let thing = Thing::Program(program);
+        let holders = Holders::find(pins);
+        let own = executable(std::process::id());
+        let processes = holders.processes.get(&thing);
+        let mut pids = processes.into_iter().flat_map(BTreeMap::keys);
+        let is_agents = pids.any(|pid| own.is_some() && executable(*pid) == own);
+        let words = holders.of(thing, None);
+        match is_agents {
+            true => Self::ByAgent(words),
+            false => Self::Otherwise(words),
+        }
+    }
+}
+
+/// The program that a link attaches.
+pub(crate) fn program_of(link: BorrowedFd<'_>) -> Option<u32> {
+    let info = format!("/proc/self/fdinfo/{}", link.as_raw_fd());
+    match thing_of(&fs::read_to_string(info).ok()?)? {
+        Thing::Program(id) => Some(id),
+        Thing::Map(_) => None,
+    }
 }
 
 impl Holders {

@@ -72,6 +72,7 @@ pub(crate) fn rules() -> impl Strategy<Value = Rule> {
             remember: None,
             sample: None,
             is_mark: false,
+            protects: false,
         })
 }
 
@@ -177,5 +178,6 @@ fn template() -> Rule {
         remember: None,
         sample: None,
         is_mark: false,
+        protects: false,
     }
 }

@@ -232,6 +232,11 @@ impl Edge {
     }
 }
 
+/// Whether this thread's network namespace has no interface of this name.
+pub fn is_absent(interface: &str) -> bool {
+    if_nametoindex(interface).is_err()
+}
+
 /// The programs on an interface of this thread's network namespace.
 ///
 /// # Errors

@@ -114,6 +114,7 @@ pub(crate) fn rule(name: &str, from: &[&str], to: &[&str], action: Action) -> Ru
         remember: None,
         sample: None,
         is_mark: false,
+        protects: false,
     }
 }
 

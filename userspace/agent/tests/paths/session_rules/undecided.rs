@@ -62,8 +62,8 @@ const CAUSES: [Cause; 9] = [
     }),
 ];
 
-/// Whatever the cause is, and wherever the rule stands: `fail` decides, and of several rules that may hold the
-/// strictest.
+/// `fail` decides, whatever the cause is and wherever the rule stands: of several rules that may hold, the
+/// strictest is met.
 #[test]
 fn a_session_that_cannot_be_known_is_met_by_the_strictest_rule_that_may_hold() {
     let open = |name: &str| {

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use rustls::ClientConnection;
+
 use super::{
     SELECT,
     clients::OWN,
@@ -123,12 +125,12 @@ fn check_says_where_tls_ends() {
 }
 
 /// Two rules that ask for the user, and one for all others; each with its own words of TLS.
-fn by_user(s: &Secure<'_, '_>, [ann, rest]: [&str; 2]) {
+fn by_user(s: &Secure<'_, '_>, fail: &str, [ann, rest]: [&str; 2]) {
     s.host.policy(&s.named(&format!(
         "[[rule]]\nname = \"ann\"\nto = [\":PORT\"]\nuser = [\"ann\"]\naction = \"enrich\"\n\
-         fail = \"closed\"\n{ann}\n\
+         fail = \"{fail}\"\n{ann}\n\
          [[rule]]\nname = \"mal\"\nto = [\":PORT\"]\nuser = [\"mal\"]\naction = \"deny\"\n\
-         fail = \"closed\"\n\
+         fail = \"{fail}\"\n\
          [[rule]]\nname = \"rest\"\nto = [\":PORT\"]\naction = \"enrich\"\nfail = \"closed\"\n{rest}\n"
     )));
 }
@@ -147,7 +149,7 @@ fn logs_in(client: &mut End, database: &mut End, user: &str) {
 #[test]
 fn a_session_is_read_where_every_rule_that_may_hold_says_the_same_of_tls() {
     secure(|s| {
-        by_user(s, [OWN, OWN]);
+        by_user(s, "closed", [OWN, OWN]);
         let (mut client, mut database) = s.encrypted();
         logs_in(&mut client, &mut database, "ann");
         client.gets(&auth_success(4, 1));
@@ -168,7 +170,7 @@ fn a_session_is_read_where_every_rule_that_may_hold_says_the_same_of_tls() {
 #[test]
 fn a_session_stays_closed_where_rules_differ() {
     secure(|s| {
-        by_user(s, [OWN, ""]);
+        by_user(s, "open", [OWN, ""]);
         let (client, database) = s.connect();
         let mut client = End::client(client, &s.authority.client(None), NAME);
         let signed = s.authority.signs(&[NAME]);
@@ -190,6 +192,24 @@ fn a_session_stays_closed_where_rules_differ() {
         assert!(told.contains("differ in TLS"), "{told}");
         assert_eq!(database.rest(), b"");
         s.ends_for("tls_required");
+    });
+}
+
+#[test]
+fn a_session_that_stays_closed_is_refused_by_a_rule_that_is() {
+    secure(|s| {
+        by_user(s, "closed", [OWN, ""]);
+        let (client, database) = s.connect();
+        let mut client = End::Plain(client);
+        let mut hello = Vec::new();
+        let config = s.authority.client(None);
+        let mut tls = ClientConnection::new(config, NAME.try_into().unwrap()).unwrap();
+        tls.write_tls(&mut hello).unwrap();
+        client.sends(&hello);
+        assert_eq!(End::Plain(database).rest(), b"", "it may be mal");
+        client.rest();
+        s.ends_for("denied");
+        assert_eq!(s.host.metric("sessions_undecidable", "reason=\"tls\""), 1);
     });
 }
 
