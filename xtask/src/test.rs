@@ -36,12 +36,7 @@ pub fn run(args: &Args) -> Result<()> {
         .context("the workspace does not build")?;
     let node = cassandra::up(None)?;
     let tested = test(args, &node, programs).and_then(|()| bench::quick(&node));
-    let stopped = if node.started {
-        cassandra::down()
-    } else {
-        Ok(())
-    };
-    tested.and(stopped)
+    tested.and(node.finish())
 }
 
 /// Tests of a program that run at a time. Most of them wait for another process or for a timer
@@ -62,10 +57,7 @@ fn test(args: &Args, node: &cassandra::Up, programs: Vec<(&str, PathBuf)>) -> Re
             .args(selection)
             .args(&args.args)
             .env("RUST_TEST_THREADS", threads().to_string())
-            .env("UNDERPASS_CASSANDRA", node.address.to_string())
-            .env("UNDERPASS_CASSANDRA_PID", node.pid.to_string())
-            .env("UNDERPASS_CASSANDRA_USER", cassandra::USER)
-            .env("UNDERPASS_CASSANDRA_PASSWORD", cassandra::PASSWORD)
+            .envs(node.variables())
             .envs(programs)
             .env("UNDERPASS_REQUIRE_ALL", "1")
             .env("UNDERPASS_SKIPS", skips::file()),

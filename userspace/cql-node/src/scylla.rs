@@ -165,7 +165,10 @@ impl Asked {
         put_u16(out, 1);
         put_string(
             out,
-            ["tablets-routing-v1", "tablets-routing-v2"][usize::from(is_v2)],
+            match is_v2 {
+                true => "tablets-routing-v2",
+                false => "tablets-routing-v1",
+            },
         );
         put_bytes(out, Some(&tablet));
     }

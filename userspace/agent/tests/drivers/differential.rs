@@ -118,7 +118,7 @@ fn compare(cassandra: &Cassandra, cgroup: &Cgroup, kind: Kind, steps: &str) -> S
     for (peer, keyspace) in peers.iter_mut().zip(KEYSPACES) {
         peer.done(&format!("USE {keyspace}"));
     }
-    let (mut differences, mut accepted) = (String::new(), 0);
+    let (mut differences, mut accepted, mut last) = (String::new(), 0, String::new());
     for n in 0..kind.count {
         let [direct, through] = [0, 1].map(|way| {
             let made = statement(kind.seed, n, KEYSPACES[way]);
@@ -126,6 +126,7 @@ fn compare(cassandra: &Cassandra, cgroup: &Cgroup, kind: Kind, steps: &str) -> S
             (made, answers)
         });
         accepted += u64::from(direct.1.last().is_some_and(|last| last.opcode == RESULT));
+        last = format!("{:?}: {:?}", direct.0.text, direct.1);
         if let Some(why) = differ(&direct, &through) {
             let _ = writeln!(
                 differences,
@@ -140,7 +141,7 @@ fn compare(cassandra: &Cassandra, cgroup: &Cgroup, kind: Kind, steps: &str) -> S
     // Otherwise it would be errors that are compared.
     assert!(
         accepted * 10 > kind.count * 6,
-        "{accepted} of {} are legal",
+        "{accepted} of {} are legal ({steps}, {kind:?}); the last one: {last}",
         kind.count
     );
     differences

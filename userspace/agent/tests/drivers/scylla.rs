@@ -84,7 +84,7 @@ impl Server {
     }
 
     /// A driver chooses a connection's shard by its own port, which the node has to see.
-    async fn has_both_shards(&self) {
+    async fn wait_for_both_shards(&self) {
         self.wait_for("both shards have a connection", |clients| {
             let shards: BTreeSet<_> = clients.iter().map(|c| c.peer.port() % 2).collect();
             shards.len() == 2

@@ -271,7 +271,7 @@ impl Peer {
         if self.version == 5 {
             body.extend(short_bytes(&described));
         }
-        body.extend(self.parameters(&made.values, n, n % 2 == 0));
+        body.extend(self.parameters(&made.values, n, n.is_multiple_of(2)));
         vec![prepared, self.ask(EXECUTE, &body)]
     }
 }

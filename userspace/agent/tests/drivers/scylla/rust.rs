@@ -74,10 +74,10 @@ async fn suite(server: &Server, test: &str) -> u64 {
     changed(&session, server, test).await;
     let pages = paged(&session).await;
     if pages > 1 {
-        steps::is_raised(server).await;
+        steps::wait_for_raised(server).await;
         closed(&session).await;
     }
-    server.has_both_shards().await;
+    server.wait_for_both_shards().await;
     pages
 }
 

@@ -123,7 +123,7 @@ fn all_edited(agent: &Agent<'_>, last: Last) {
 }
 
 /// A connection has asked at the level that the step says.
-pub async fn is_raised(server: &Server) {
+pub async fn wait_for_raised(server: &Server) {
     server
         .wait_for("somebody asks at TWO", |clients| {
             clients.iter().any(|client| client.consistency == Some(TWO))
