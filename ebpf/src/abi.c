@@ -29,6 +29,8 @@ struct up_connect_key abi_connect_key;
 struct up_quota abi_quota;
 struct up_flow abi_flow;
 struct up_observed abi_observed;
+enum up_adopted abi_adopted;
+struct up_adoption abi_adoption;
 struct up_held abi_held;
 struct up_release abi_release;
 struct up_database_key abi_database_key;

@@ -462,6 +462,28 @@ struct up_observed {
 	__u32 begun;
 };
 
+enum up_adopted {
+	/* Nobody has seen its socket. */
+	UP_ADOPTED_GONE = 0,
+	UP_ADOPTED_YES = 1,
+	/* It is observed already. */
+	UP_ADOPTED_BEFORE = 2,
+	/* This kernel (before 6.12) cannot be asked to tell when it ends. */
+	UP_ADOPTED_NO_END = 3,
+	/* There is no memory, or no room. */
+	UP_ADOPTED_NO_ROOM = 4,
+};
+
+/* A connection that was there before its rule, by its socket's cookie. */
+struct up_adoption {
+	/* Kept with the socket from now on. */
+	struct up_observed observed;
+	/* The client's side. */
+	struct up_endpoint client;
+	/* An up_adopted. */
+	__u32 outcome;
+};
+
 /* From the hold filter to the agent: a SYN that waits for the database's answer. */
 struct up_held {
 	struct up_connect connect;
@@ -500,6 +522,8 @@ enum up_framing {
 	UP_FRAMING_UNSURE = 1,
 	UP_FRAMING_SEGMENTS = 2,
 	UP_FRAMING_SEGMENTS_LZ4 = 3,
+	/* Joined in its middle: seen from the first header. */
+	UP_FRAMING_ANY = 4,
 };
 
 enum up_sync {
@@ -567,7 +591,9 @@ struct up_meter {
 	__u8 version;
 	/* The socket is closed: the agent adds the flow to its rule, and removes it. */
 	__u8 ended;
-	__u8 pad[2];
+	/* It was joined in its middle. */
+	__u8 joined;
+	__u8 pad[1];
 	__u64 opened_ns;
 	struct up_direction requests;
 	struct up_direction responses;
@@ -902,6 +928,7 @@ _Static_assert(sizeof(struct up_unserved) == 24, "up_unserved");
 _Static_assert(sizeof(struct up_flow) == 168, "up_flow");
 _Static_assert(sizeof(struct up_held) == 272, "up_held");
 _Static_assert(sizeof(struct up_observed) == 144, "up_observed");
+_Static_assert(sizeof(struct up_adoption) == 168, "up_adoption");
 _Static_assert(sizeof(struct up_agent_settings) == 48, "up_agent_settings");
 _Static_assert(sizeof(struct up_quota) == 16, "up_quota");
 _Static_assert(sizeof(struct up_cursor) == 44, "up_cursor");

@@ -296,6 +296,21 @@ pub const CAUSE_CGROUP_FULL: u32 = 28;
 /// `UP_CAUSES` of `enum up_cause` in abi.h.
 pub const CAUSES: u32 = 29;
 
+/// `UP_ADOPTED_GONE` of `enum up_adopted` in abi.h.
+pub const ADOPTED_GONE: u32 = 0;
+
+/// `UP_ADOPTED_YES` of `enum up_adopted` in abi.h.
+pub const ADOPTED_YES: u32 = 1;
+
+/// `UP_ADOPTED_BEFORE` of `enum up_adopted` in abi.h.
+pub const ADOPTED_BEFORE: u32 = 2;
+
+/// `UP_ADOPTED_NO_END` of `enum up_adopted` in abi.h.
+pub const ADOPTED_NO_END: u32 = 3;
+
+/// `UP_ADOPTED_NO_ROOM` of `enum up_adopted` in abi.h.
+pub const ADOPTED_NO_ROOM: u32 = 4;
+
 /// `UP_FRAMING_FRAMES` of `enum up_framing` in abi.h.
 pub const FRAMING_FRAMES: u32 = 0;
 
@@ -307,6 +322,9 @@ pub const FRAMING_SEGMENTS: u32 = 2;
 
 /// `UP_FRAMING_SEGMENTS_LZ4` of `enum up_framing` in abi.h.
 pub const FRAMING_SEGMENTS_LZ4: u32 = 3;
+
+/// `UP_FRAMING_ANY` of `enum up_framing` in abi.h.
+pub const FRAMING_ANY: u32 = 4;
 
 /// `UP_SYNC_NONE` of `enum up_sync` in abi.h.
 pub const SYNC_NONE: u32 = 0;
@@ -1199,6 +1217,25 @@ const _: () = {
     assert!(offset_of!(Observed, begun) == 140);
 };
 
+/// `struct up_adoption` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adoption {
+    /// In C: `struct up_observed`.
+    pub observed: Observed,
+    /// In C: `struct up_endpoint`.
+    pub client: Endpoint,
+    /// In C: `__u32`.
+    pub outcome: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Adoption>() == 168);
+    assert!(offset_of!(Adoption, observed) == 0);
+    assert!(offset_of!(Adoption, client) == 144);
+    assert!(offset_of!(Adoption, outcome) == 164);
+};
+
 /// `struct up_held` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -1382,8 +1419,10 @@ pub struct Meter {
     pub version: u8,
     /// In C: `__u8`.
     pub ended: u8,
-    /// In C: `__u8[2]`.
-    pub pad: [u8; 2],
+    /// In C: `__u8`.
+    pub joined: u8,
+    /// In C: `__u8[1]`.
+    pub pad: [u8; 1],
     /// In C: `__u64`.
     pub opened_ns: u64,
     /// In C: `struct up_direction`.
@@ -1406,7 +1445,8 @@ const _: () = {
     assert!(offset_of!(Meter, client) == 112);
     assert!(offset_of!(Meter, version) == 132);
     assert!(offset_of!(Meter, ended) == 133);
-    assert!(offset_of!(Meter, pad) == 134);
+    assert!(offset_of!(Meter, joined) == 134);
+    assert!(offset_of!(Meter, pad) == 135);
     assert!(offset_of!(Meter, opened_ns) == 136);
     assert!(offset_of!(Meter, requests) == 144);
     assert!(offset_of!(Meter, responses) == 440);
@@ -2572,6 +2612,15 @@ pub const LAYOUT: &[StructLayout] = &[
         ],
     ),
     (
+        "up_adoption",
+        size_of::<Adoption>(),
+        &[
+            ("observed", offset_of!(Adoption, observed)),
+            ("client", offset_of!(Adoption, client)),
+            ("outcome", offset_of!(Adoption, outcome)),
+        ],
+    ),
+    (
         "up_held",
         size_of::<Held>(),
         &[
@@ -2650,6 +2699,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("client", offset_of!(Meter, client)),
             ("version", offset_of!(Meter, version)),
             ("ended", offset_of!(Meter, ended)),
+            ("joined", offset_of!(Meter, joined)),
             ("pad", offset_of!(Meter, pad)),
             ("opened_ns", offset_of!(Meter, opened_ns)),
             ("requests", offset_of!(Meter, requests)),

@@ -151,7 +151,9 @@ struct tcp_sock {
 	__u32 write_seq;
 	__u32 copied_seq;
 	__u32 snd_una;
+	__u32 snd_nxt;
 	__u32 rcv_nxt;
+	__u8 bpf_sock_ops_cb_flags;
 };
 
 struct seq_file;

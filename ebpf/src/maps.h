@@ -203,7 +203,16 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, struct up_observed);
-} observed SEC(".maps"); /* connect hooks, sock_ops → sock_ops, meter; dies with the socket */
+} observed SEC(".maps"); /* connect hooks, sock_ops, adopt_connections → sock_ops, meter; dies with the socket */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_METERS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct up_adoption);
+} adoptions SEC(".maps"); /* agent → adopt_connections, which says what became of each; the agent removes it
+			   * when that has run */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -231,6 +240,13 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } tap_sleeps SEC(".maps"); /* agent → meter, which zeroes it: the reader of the slot's ring waits to be woken */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, UP_GENERATIONS * UP_RULE_SLOTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} tap_left_out SEC(".maps"); /* agent → meter: so many in 65,536 of a rule's flows are not copied; never dies */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -195,17 +195,18 @@ static __always_inline void fill(struct walk *w, struct up_direction *d, __u32 o
 /* Whether reading goes on behind a hole, with the packet at `seq`. */
 static __always_inline int resume(struct walk *w, struct up_direction *d, __u32 off, __u32 seq)
 {
-	int begins = begins_with_header(w->skb, &d->at, off, w->is_request);
+	int framing = framing_at(w->skb, off, d->at.framing, w->is_request);
 
-	if (d->at.sync == UP_SYNC_OK && !begins)
+	if (d->at.sync == UP_SYNC_OK && framing < 0)
 		lose(d);
-	if (!begins)
+	if (framing < 0)
 		return 0;
 	if (d->at.sync == UP_SYNC_OK) {
 		d->gaps += d->late.sync == UP_SYNC_OK;
 		d->late = d->at;
 		d->late_end = seq;
 	}
+	d->at.framing = framing;
 	d->at.sync = UP_SYNC_OK;
 	d->at.next = seq;
 	d->at.have = 0;
@@ -346,7 +347,8 @@ static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 	d->has_frame = 0;
 	if (!whole_frame(&w, m, d, off, seq, skb->len - off))
 		on_bytes(&w, d, off, seq, skb->len - off);
-	if (m->connect.taps) {
+	/* Of a connection that was joined nothing can be read before a header. */
+	if (m->connect.taps && d->at.framing != UP_FRAMING_ANY && !is_left_out(&m->connect)) {
 		tap_see(&tap.after, d);
 		tap.cookie = w.cookie;
 		tap.seq = seq;

@@ -10,8 +10,16 @@
 
 #include "frames.h"
 #include "meter_latency.h"
+#include "verified_once.h"
 
-enum { CQL_ERROR = 0, CQL_STARTUP = 1, CQL_READY = 2, CQL_AUTHENTICATE = 3 };
+enum {
+	CQL_ERROR = 0,
+	CQL_STARTUP = 1,
+	CQL_READY = 2,
+	CQL_AUTHENTICATE = 3,
+	CQL_OPTIONS = 5,
+	CQL_SUPPORTED = 6,
+};
 
 /* Constant during a walk; what changes is in the cursor. */
 struct walk {
@@ -205,34 +213,80 @@ static __always_inline int whole_frame(struct walk *w, struct up_meter *m, struc
 	return 1;
 }
 
-/* Whether a packet behind a hole begins with a frame's header, and is a chain of two or ends where
- * the first does. Segments have a checksum that says it; one that is not self-contained may be a
- * frame's middle. */
-static __always_inline int begins_with_header(struct __sk_buff *skb, const struct up_cursor *at,
-					      __u32 off, __u32 is_request)
+/* Of a connection that was joined in its middle: such frames are there without segments. */
+static __always_inline int is_before_segments(__u32 opcode)
+{
+	return opcode <= CQL_AUTHENTICATE || opcode == CQL_OPTIONS || opcode == CQL_SUPPORTED;
+}
+
+/* Whether there is a frame's header at `off`, and a chain of two or the packet's end where the first does. */
+static __always_inline int is_frame_at(struct __sk_buff *skb, __u32 off, __u32 framing, __u32 is_request)
 {
 	__u8 header[FRAME_HEADER];
 	__u32 next;
 
-	if (bpf_skb_load_bytes(skb, off, header, sizeof(header)))
+	if (bpf_skb_load_bytes(skb, off, header, sizeof(header)) || !is_header(header, is_request))
 		return 0;
-	if (at->framing != UP_FRAMING_FRAMES) {
-		__u64 head = (__u64)header[0] | (__u64)header[1] << 8 | (__u64)header[2] << 16 |
-			     (__u64)header[3] << 24 | (__u64)header[4] << 32;
-		__u32 at_crc = at->framing == UP_FRAMING_SEGMENTS_LZ4 ? 5 : 3;
-		__u64 self_contained = at_crc == 5 ? 1ull << 34 : 1ull << 17;
-		__u32 crc = at_crc == 5 ? (__u32)header[5] | (__u32)header[6] << 8 | (__u32)header[7] << 16
-					: (__u32)header[3] | (__u32)header[4] << 8 | (__u32)header[5] << 16;
-
-		if (at_crc == 3)
-			head &= 0xffffff;
-		return (head & self_contained) && crc24(head, at_crc) == crc;
-	}
-	if (!is_header(header, is_request))
+	if (framing == UP_FRAMING_ANY && (header[0] & 0x7f) > 4 && !is_before_segments(header[4]))
 		return 0;
 	next = off + FRAME_HEADER + body_of(header);
 	if (next >= skb->len)
 		return next == skb->len;
 	return !bpf_skb_load_bytes(skb, next, header, sizeof(header)) &&
 	       is_header(header, is_request);
+}
+
+/* A segment's header of so many bytes without its checksum; its payload's length, or -1: there is none that
+ * begins with a frame. */
+static __always_inline __s32 segment_at(struct __sk_buff *skb, __u32 off, __u32 bytes)
+{
+	__u8 h[SEGMENT_HEADER_LZ4] = {};
+	__u64 head;
+	__u32 crc;
+
+	if (bpf_skb_load_bytes(skb, off, h, bytes == 3 ? SEGMENT_HEADER : SEGMENT_HEADER_LZ4))
+		return -1;
+	head = (__u64)h[0] | (__u64)h[1] << 8 | (__u64)h[2] << 16;
+	if (bytes == 3) {
+		crc = (__u32)h[3] | (__u32)h[4] << 8 | (__u32)h[5] << 16;
+	} else {
+		head |= (__u64)h[3] << 24 | (__u64)h[4] << 32;
+		crc = (__u32)h[5] | (__u32)h[6] << 8 | (__u32)h[7] << 16;
+	}
+	/* It is self-contained: one that is not may be a frame's middle. */
+	if (!(head >> (bytes == 3 ? 17 : 34) & 1) || crc24(head, bytes) != crc)
+		return -1;
+	return head & 0x1ffff;
+}
+
+/* Whether there is a segment at `off` that begins with a frame. Where nothing else is known of the connection, it
+ * must end with the packet, or be one of two. */
+static __always_inline int is_segment_at(struct __sk_buff *skb, __u32 off, __u32 framing, __u32 bytes)
+{
+	__s32 payload = segment_at(skb, off, bytes);
+	__u32 next;
+
+	if (payload < 0 || framing != UP_FRAMING_ANY)
+		return payload >= 0;
+	next = off + bytes + 3 + (__u32)payload + SEGMENT_CRC;
+	if (next >= skb->len)
+		return next == skb->len;
+	return segment_at(skb, next, bytes) >= 0;
+}
+
+/* The framing of a packet that begins, behind a hole, with a frame's header, or with a segment's; -1: it begins
+ * with neither. */
+VERIFIED_ONCE int framing_at(struct __sk_buff *skb, __u32 off, __u32 framing, __u32 is_request)
+{
+	if (framing == UP_FRAMING_FRAMES || framing == UP_FRAMING_ANY) {
+		if (is_frame_at(skb, off, framing, is_request))
+			return UP_FRAMING_FRAMES;
+		if (framing == UP_FRAMING_FRAMES)
+			return -1;
+	}
+	if (framing != UP_FRAMING_SEGMENTS_LZ4 && is_segment_at(skb, off, framing, 3))
+		return UP_FRAMING_SEGMENTS;
+	if (framing != UP_FRAMING_SEGMENTS && is_segment_at(skb, off, framing, 5))
+		return UP_FRAMING_SEGMENTS_LZ4;
+	return -1;
 }

@@ -11,7 +11,7 @@
  * the reader's sleep looked at: a reader that goes to sleep sees that something is reserved, or is woken. A ring
  * that is full loses what would have been copied, counted with the flow.
  *
- * Reads and writes tap_rings, tap_sleeps; writes the meter that it is given.
+ * Reads tap_left_out; reads and writes tap_rings, tap_sleeps; writes the meter that it is given.
  */
 #pragma once
 
@@ -71,6 +71,16 @@ struct tap_copy {
 static __always_inline __u32 tap_slot(__u64 cookie)
 {
 	return (__u32)cookie & (UP_TAP_SLOTS - 1);
+}
+
+/* Whether the agent has no time for the flow: it is one of those of its rule that are left out as a whole. */
+static __always_inline int is_left_out(const struct up_connect *connect)
+{
+	__u32 index = connect->generation * UP_RULE_SLOTS + connect->slot;
+	__u32 *share = bpf_map_lookup_elem(&tap_left_out, &index);
+
+	/* Multiples of 2^64 by the golden ratio are spread evenly. */
+	return share && *share && (connect->cookie * 0x9e3779b97f4a7c15ull >> 48) < *share;
 }
 
 /* To be asked when the record is reserved. */

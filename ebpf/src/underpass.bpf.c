@@ -16,6 +16,7 @@
  * socket (filter)             each packet of an agent's listener        hold.h hold_syn
  * cgroup_skb/egress           each packet that leaves, if observed      meter.h meter_requests
  * cgroup_skb/ingress          each packet that comes in, if observed    meter.h meter_answers
+ * iter/tcp                    when a policy that observes comes         adopt.h adopt_connections
  * sk_msg                      send(2) of a spliced client               splice.h splice_up
  * sk_msg                      send(2) of a spliced database             splice.h splice_back
  * sk_skb/stream_verdict       bytes arrive at a dialled socket          splice.h splice_down
@@ -38,6 +39,7 @@
 #include "virtual.h"
 #include "hold.h"
 #include "meter.h"
+#include "adopt.h"
 #include "splice.h"
 #include "shortcut.h"
 

@@ -26,6 +26,12 @@ const SOAKS: [Soak; 3] = [
         load: ("UNDERPASS_REQUESTS", "1000000"),
     },
     Soak {
+        package: "underpass",
+        program: "enrichment",
+        tests: &["reporters::adopted::no_application_notices_how_often_the_agent_dies"],
+        load: ("UNDERPASS_DEATHS", "100"),
+    },
+    Soak {
         package: "underpass-dataplane",
         program: "edge",
         tests: &[

@@ -12,6 +12,7 @@ mod remembered;
 mod shortcut;
 mod splice;
 mod stats;
+mod tap;
 
 pub use forward::FORWARD;
 pub use load::workload::Topology;
@@ -25,10 +26,11 @@ use crate::gateway::nftables;
 pub const DIRECT: &str = "direct";
 
 /// All of them, in the order of tables.
-pub const OURS: [&Ours; 11] = [
+pub const OURS: [&Ours; 12] = [
     &bypass::BYPASS,
     &remembered::REMEMBERED,
     &observe::OBSERVE,
+    &tap::TAP,
     &SHORTCUT,
     &splice::SPLICE,
     &splice::SPLICE_EGRESS,

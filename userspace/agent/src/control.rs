@@ -467,6 +467,9 @@ impl Control {
         if let Some(reader) = dataplane.tap_reader() {
             self.shared.tap.start(&self.shared, reader)?;
         }
+        if self.config.adopt {
+            observed::adopt(&self.shared, dataplane, policy);
+        }
         self.numbers = ids;
         Ok(())
     }
@@ -494,7 +497,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         old.max_forwarded,
         old.max_namespaces,
         old.workers,
-        (old.splice, old.tap_ring_bytes),
+        (old.splice, old.tap_ring_bytes, old.tap_cpu),
         &old.containers,
         &old.incoming,
     ) != (
@@ -511,7 +514,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         new.max_forwarded,
         new.max_namespaces,
         new.workers,
-        (new.splice, new.tap_ring_bytes),
+        (new.splice, new.tap_ring_bytes, new.tap_cpu),
         &new.containers,
         &new.incoming,
     )

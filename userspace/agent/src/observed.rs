@@ -8,12 +8,13 @@ use std::{
 
 use dataplane::{Dataplane, OPCODES, Traffic, Untouched};
 use flow::Path;
-use policy::{Action, RuleName};
+use policy::{Action, Policy, RuleName};
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts,
     core::{Collector, Desc},
     proto,
 };
+use proxy::ProxyContext;
 use serde::Serialize;
 
 use crate::untouched::UntouchedView;
@@ -28,6 +29,14 @@ pub type SharedDataplane = Arc<Mutex<Option<Dataplane>>>;
 pub fn is_observing(dataplane: &SharedDataplane) -> bool {
     let dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
     dataplane.as_ref().is_some_and(Dataplane::is_observing)
+}
+
+/// Has running connections read that the policy in force has observed, and says how many they are.
+pub fn adopt(shared: &ProxyContext, dataplane: &mut Dataplane, policy: &Policy) {
+    match dataplane.adopt(policy) {
+        Ok(running) => shared.tap.note_running(&running),
+        Err(error) => tracing::warn!("running connections cannot be read: {error}"),
+    }
 }
 
 /// Takes flows that have ended out of the kernel's table.
@@ -78,19 +87,21 @@ impl ObservedView {
             false => "connect()",
             true => "its SYN",
         };
-        let (action, path, how) = match flow.is_tapped {
-            false => (Action::Observe, PATH, ""),
-            true => (
+        let tap = Path::Tap.as_str();
+        let (action, path, how) = match (flow.is_tapped, flow.is_left_out) {
+            (false, _) => (Action::Observe, PATH, ""),
+            (true, false) => (Action::Enrich, tap, "; every step only reads, so copies do"),
+            (true, true) => (
                 Action::Enrich,
-                Path::Tap.as_str(),
-                "; every step only reads, so copies do",
+                tap,
+                "; not read now, because `tap_cpu` is used up",
             ),
         };
-        let why = format!(
-            "decided at {when}: rule {} says {}{how}",
-            flow.rule,
-            action.as_str()
-        );
+        let joined = match flow.was_running {
+            false => format!("decided at {when}"),
+            true => "found running, joined in its middle".to_owned(),
+        };
+        let why = format!("{joined}: rule {} says {}{how}", flow.rule, action.as_str());
         Self {
             flow: UntouchedView::new(&flow, action, path, why),
             bytes_to_database: traffic.requests.bytes,
@@ -370,6 +381,8 @@ mod tests {
             orig_dst: OrigDst::new(([10, 0, 0, 2], 9042).into()),
             process,
             is_tapped: false,
+            was_running: false,
+            is_left_out: false,
             rule: RuleName::new("r"),
             age: Duration::from_millis(1500),
         };

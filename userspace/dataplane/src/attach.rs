@@ -37,6 +37,7 @@ use crate::{
     quota::Quota,
     remembered::Remembered,
     rivals::{self, Rival},
+    running::{Adopted, Adopter, Scope, Survey},
     shortcut::{self, OnShortcut, Shortcut, ShortcutCounts},
     splice::{Calls, Splicer},
     sys,
@@ -76,6 +77,8 @@ pub struct Dataplane {
     meter_hooks: MeterHooks,
     tap: Tap,
     tap_ring_bytes: u32,
+    adopter: Adopter,
+    is_incoming: bool,
     shortcut: Shortcut,
     incoming: Incoming,
     gateway: Gateway,
@@ -222,6 +225,8 @@ impl Dataplane {
             meter_hooks: loaded.meter_hooks,
             tap: loaded.tap,
             tap_ring_bytes: options.tap_ring_bytes,
+            adopter: loaded.adopter,
+            is_incoming: options.incoming.iter().any(|own| own.netns.is_none()),
             shortcut: loaded.shortcut,
             incoming: loaded.incoming,
             gateway: loaded.gateway,
@@ -281,6 +286,25 @@ impl Dataplane {
             self.meter_hooks.detach(&mut lock(&self.ebpf))?;
         }
         Ok(())
+    }
+
+    /// Has running connections of the agent's own network namespace read that `policy`, which is in force, has observed.
+    /// Connections that are read already stay as they are.
+    ///
+    /// # Errors
+    /// They cannot be listed, or the kernel does not take the program. Nothing has happened to any of them.
+    pub fn adopt(&mut self, policy: &Policy) -> Result<Adopted, AttachError> {
+        let scope = Scope {
+            cgroup: self.cgroup.clone(),
+            generation: self.tables.generation(),
+            is_incoming: self.is_incoming,
+        };
+        let mut survey = Survey::take(policy, &scope).map_err(AttachError::Sockets)?;
+        if !self.meter_hooks.are_attached() {
+            // Said and counted where they could not be attached.
+            survey.wanted.clear();
+        }
+        self.adopter.adopt(&mut lock(&self.ebpf), survey)
     }
 
     /// Reads what is observed: shows `each` the live flows, one by one, and returns by rule what

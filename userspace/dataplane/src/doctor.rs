@@ -10,7 +10,12 @@ use std::{
 use aya::{maps::MapType, programs::ProgramType};
 use nix::sys::utsname::uname;
 
-use crate::{host, incoming, meter_hooks, shortcut};
+use crate::{
+    IncomingOptions, host, incoming, meter_hooks,
+    running::{Scope, Survey},
+    shortcut,
+};
+use policy::Policy;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +72,40 @@ pub fn examine(cgroup: Option<&Path>, pins: &Path) -> Vec<Finding> {
     findings.push(shortcut());
     findings.extend(incoming());
     findings
+}
+
+/// Says how many running connections a policy has read where they are, and why others are not. `cgroup`: the agent's;
+/// None: the root.
+pub fn running(
+    policy: &Policy,
+    cgroup: Option<&Path>,
+    incoming: &[IncomingOptions],
+) -> Vec<Finding> {
+    let what = "running connections";
+    let root = || host::cgroup2_root().ok().flatten();
+    let Some(cgroup) = cgroup.map(Path::to_owned).or_else(root) else {
+        return Vec::new();
+    };
+    let scope = Scope {
+        cgroup,
+        generation: 0,
+        is_incoming: incoming.iter().any(|own| own.netns.is_none()),
+    };
+    let survey = match Survey::take(policy, &scope) {
+        Ok(survey) => survey,
+        Err(error) => return vec![finding(what, State::Notice, error.to_string())],
+    };
+    let read = survey.wanted.len();
+    let read = finding(
+        what,
+        State::Ok,
+        format!("{read} can be read where they are"),
+    );
+    let not = survey.not.into_iter().map(|(reason, count)| {
+        let detail = format!("{count} cannot be read: {}", reason.explained());
+        finding(what, State::Notice, detail)
+    });
+    [read].into_iter().chain(not).collect()
 }
 
 fn finding(what: &str, state: State, detail: impl Into<String>) -> Finding {

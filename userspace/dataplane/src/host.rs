@@ -110,10 +110,14 @@ pub fn container_cgroup(pid: u32, id: &str) -> ContainerCgroup {
     }
 }
 
+/// The cgroup v2 path of a process, from the mount's root. None when it is gone.
+pub fn cgroup_path(pid: u32) -> Option<PathBuf> {
+    cgroup2_path(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
 /// Whether a process is in this cgroup, or beneath it.
 pub fn is_in_cgroup(pid: u32, cgroup: &Path) -> bool {
-    let lines = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    cgroup2_path(&lines).is_some_and(|path| path.starts_with(cgroup))
+    cgroup_path(pid).is_some_and(|path| path.starts_with(cgroup))
 }
 
 /// The beginning of `path` up to what is named after `id`.

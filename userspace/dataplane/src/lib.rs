@@ -23,7 +23,9 @@
 //!   `hangup_watch.rs` watches a socket for its end only.
 //! - `shortcut/`: flows whose two ends are both on this host, past TCP.
 //! - `meter_hooks.rs`, `meters.rs`, `untouched.rs`, `counters.rs`: flows that are left alone, and counts.
-//! - `tap.rs`: copies of the packets of flows that are only read.
+//! - `left_out.rs`: tapped flows that are not copied while there is no time for all.
+//! - `tap.rs`: copies of the packets of flows that are only read. `running/`: connections that were there before the
+//!   policy that has them read.
 //! - `probe_result.rs`, `probe_traffic.rs`: whether a path works on this kernel, and what canaries send to
 //!   find out.
 //! - `edge/`: connections from elsewhere, as they arrive on an interface.
@@ -68,6 +70,7 @@ mod holds;
 mod hooks;
 pub mod host;
 mod incoming;
+mod left_out;
 mod listeners;
 mod load;
 mod maps;
@@ -83,6 +86,7 @@ pub mod probe_traffic;
 mod quota;
 mod remembered;
 mod rivals;
+mod running;
 pub mod shortcut;
 mod sock_diag;
 mod splice;
@@ -91,6 +95,10 @@ mod tables;
 mod tap;
 mod untouched;
 
+pub use self::tap::{
+    DEFAULT_TAP_RING_BYTES, MAX_TAP_RING_BYTES, MIN_TAP_RING_BYTES, TAP_BODY_BYTES,
+    TAP_COMPRESSED_BODY_BYTES, TapConsumer, TapEvent, TapFlow, TapFlows, TapReader,
+};
 pub use address::{ClientAddr, LocalAddr, OrigDst, SockCookie};
 pub use answers::{Answers, Refusal, is_exhaustion};
 pub use attach::{AttachError, Attached, Dataplane, Options};
@@ -116,6 +124,7 @@ pub use policy;
 pub use probe_result::ProbeResult;
 pub use quota::{Holder, Quota};
 pub use remembered::{NotRemembered, Opener, Remembered};
+pub use running::{Adopted, NotAdopted};
 pub use splice::position::{FlowPosition, FramePosition, Redirected, UNKNOWN_POSITION, framing};
 pub use splice::refusal::SpliceRefusal;
 pub use splice::{
@@ -124,9 +133,4 @@ pub use splice::{
     cookie,
 };
 pub use tables::InstallError;
-pub use tap::{
-    DEFAULT_TAP_RING_BYTES, MAX_TAP_RING_BYTES, MIN_TAP_RING_BYTES, TAP_BODY_BYTES,
-    TAP_COMPRESSED_BODY_BYTES, TapConsumer, TapEvent, TapFlow, TapFlows, TapFraming, TapPacket,
-    TapReader,
-};
 pub use untouched::Untouched;

@@ -18,6 +18,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
     holds::{self, Names},
+    left_out::Shares,
     sys::PodOf,
     untouched::Untouched,
 };
@@ -93,16 +94,22 @@ pub struct Traffic {
 pub(crate) struct Meters {
     map: HashMap<MapData, u64, PodOf<abi::Meter>>,
     names: Names,
+    left_out: Shares,
     /// Rules of the flows in the table. A rule's slot is another rule's two policies later.
     rules: StdHashMap<(u64, u64), RuleName>,
     ended: BTreeMap<RuleName, Traffic>,
 }
 
 impl Meters {
-    pub(crate) fn new(map: HashMap<MapData, u64, PodOf<abi::Meter>>, names: Names) -> Self {
+    pub(crate) fn new(
+        map: HashMap<MapData, u64, PodOf<abi::Meter>>,
+        names: Names,
+        left_out: Shares,
+    ) -> Self {
         Self {
             map,
             names,
+            left_out,
             rules: StdHashMap::new(),
             ended: BTreeMap::new(),
         }
@@ -145,7 +152,15 @@ impl Meters {
             }
             rules.insert(key, rule.clone());
             by_rule.entry(rule.clone()).or_default().add(&traffic);
-            each(untouched(&meter, rule, now), &traffic);
+            let is_left_out = self.left_out.has(&rule, SockCookie(cookie));
+            let flow = untouched(&meter, rule, now);
+            each(
+                Untouched {
+                    is_left_out,
+                    ..flow
+                },
+                &traffic,
+            );
         }
         self.rules = rules;
         for (rule, traffic) in &self.ended {
@@ -176,6 +191,8 @@ fn untouched(meter: &abi::Meter, rule: RuleName, now: Duration) -> Untouched {
         orig_dst: OrigDst::new(address::from_abi(&meter.connect.opener.orig_dst)),
         process: holds::process(&meter.connect),
         is_tapped: meter.connect.taps != 0,
+        was_running: meter.joined != 0,
+        is_left_out: false,
         rule,
         age: now.saturating_sub(Duration::from_nanos(meter.opened_ns)),
     }

@@ -30,6 +30,7 @@ pub(crate) struct PodOf<T>(pub(crate) T);
 trait PlainBytes: Copy + 'static {}
 impl PlainBytes for abi::AgentSettings {}
 impl PlainBytes for abi::Quota {}
+impl PlainBytes for abi::Adoption {}
 impl PlainBytes for abi::Policy {}
 impl PlainBytes for abi::Rule {}
 impl PlainBytes for abi::RuleSet {}

@@ -107,6 +107,11 @@ impl Tables {
         Ok(())
     }
 
+    /// The generation of the policy in force.
+    pub(crate) fn generation(&self) -> u8 {
+        u8::from(self.settings.generation & 1 != 0)
+    }
+
     /// The names by slot of a generation, for flows that were decided under it.
     pub(crate) fn names(&self) -> [Arc<[RuleName]>; abi::GENERATIONS as usize] {
         self.written.each_ref().map(|w| w.names.clone())

@@ -6,6 +6,7 @@
 //! misses the other.
 
 use std::{
+    collections::BTreeMap,
     io::{self, PipeReader},
     os::fd::AsFd as _,
     time::Duration,
@@ -21,10 +22,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
     holds::{self, Names, Process},
+    left_out::{LeftOut, Shares},
     maps::{self, MapsError},
     sys::{self, PodOf},
 };
 use policy::RuleName;
+use tap::{Direction, KernelFraming, Packet};
 
 /// The smallest ring: it has to hold one record of the largest class.
 pub const MIN_TAP_RING_BYTES: u32 = 1 << 16;
@@ -48,17 +51,6 @@ const LOOK: Duration = Duration::from_millis(1);
 /// So often it looks in vain before it sleeps.
 const IDLE_LOOKS: u32 = 2;
 
-/// The framing of a direction, as the meter has found it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TapFraming {
-    /// Frames as they are.
-    Frames,
-    /// v5 segments that are not compressed.
-    Segments,
-    /// v5 segments that are, or may be.
-    OtherSegments,
-}
-
 /// A flow that is tapped.
 #[derive(Clone, Debug)]
 pub struct TapFlow {
@@ -74,46 +66,18 @@ pub struct TapFlow {
     pub rule: RuleName,
 }
 
-/// A packet of a tapped flow, or a part of one.
-#[derive(Clone, Copy, Debug)]
-pub struct TapPacket<'a> {
-    /// When it passed: CLOCK_MONOTONIC, in ns.
-    pub at_ns: u64,
-    /// From the client.
-    pub is_request: bool,
-    /// The sequence number of its first byte.
-    pub seq: u32,
-    /// Bytes before `bytes` that were not copied.
-    pub before: u32,
-    /// The bytes that were copied.
-    pub bytes: &'a [u8],
-    /// Bytes behind `bytes` that were not copied.
-    pub after: u32,
-    /// All bytes before this sequence number had passed.
-    pub passed: u32,
-    /// Where a frame, or a segment of whole frames, begins in it.
-    pub frame_at: Option<u32>,
-    /// The framing of its direction.
-    pub framing: TapFraming,
-}
-
 /// An event of the tap, of the flow with this cookie.
 #[derive(Debug)]
 pub enum TapEvent<'a> {
     /// The flow begins.
     Begins(Box<TapFlow>),
     /// A direction begins with the byte of this sequence number.
-    Starts {
-        /// The client's direction.
-        is_request: bool,
-        /// The sequence number.
-        seq: u32,
-    },
-    /// A packet has passed.
-    Passes(TapPacket<'a>),
+    Starts(Direction, u32),
+    /// A packet has passed, or a part of one.
+    Passes(Direction, Packet<'a>),
     /// The flow's socket is closed.
     Ends {
-        /// When, as [`TapPacket::at_ns`].
+        /// When, as [`Packet::at_ns`].
         at_ns: u64,
     },
 }
@@ -123,6 +87,8 @@ pub(crate) struct Tap {
     rings: ArrayOfMaps<MapData, RingBuf<MapData>>,
     sleeps: Option<Array<MapData, u32>>,
     meters: Option<HashMap<MapData, u64, PodOf<abi::Meter>>>,
+    left_out: Option<LeftOut>,
+    shares: Shares,
     reader: Option<TapReader>,
     failure: Option<String>,
 }
@@ -133,7 +99,10 @@ impl Tap {
         let name = "meters";
         let layout = |e| MapsError::Layout(name, e);
         let meters = maps::map(maps::descriptor(ebpf, name)?).map_err(layout)?;
+        let left_out = LeftOut::take(ebpf)?;
         Ok(Self {
+            shares: left_out.shares(),
+            left_out: Some(left_out),
             rings: maps::take(ebpf, "tap_rings")?,
             sleeps: Some(maps::take(ebpf, "tap_sleeps")?),
             meters: Some(HashMap::try_from(meters).map_err(layout)?),
@@ -145,23 +114,31 @@ impl Tap {
     /// Makes the ring, unless there is one. Called before a policy that taps is in force. Without a ring
     /// what should be tapped is lost, and counted so.
     pub(crate) fn open(&mut self, bytes: u32, names: &Names) {
-        let (Some(sleeps), Some(meters)) = (self.sleeps.take(), self.meters.take()) else {
+        if self.sleeps.is_none() {
             return;
-        };
-        match self.ring(bytes) {
-            Ok(ring) => {
-                self.reader = Some(TapReader {
-                    ring,
-                    sleeps,
-                    meters,
-                    names: names.clone(),
-                });
-            }
+        }
+        let ring = match self.ring(bytes) {
+            Ok(ring) => ring,
             Err(error) => {
                 self.failure = Some(format!("no ring of {bytes} bytes: {error}"));
-                (self.sleeps, self.meters) = (Some(sleeps), Some(meters));
+                return;
             }
+        };
+        let taken = (self.sleeps.take(), self.meters.take(), self.left_out.take());
+        if let (Some(sleeps), Some(meters), Some(left_out)) = taken {
+            self.reader = Some(TapReader {
+                ring,
+                sleeps,
+                meters,
+                left_out,
+                names: names.clone(),
+            });
         }
+    }
+
+    /// The shares of flows that are left out.
+    pub(crate) fn shares(&self) -> Shares {
+        self.shares.clone()
     }
 
     fn ring(&mut self, bytes: u32) -> Result<RingBuf<MapData>, MapError> {
@@ -189,12 +166,14 @@ pub struct TapReader {
     ring: RingBuf<MapData>,
     sleeps: Array<MapData, u32>,
     meters: HashMap<MapData, u64, PodOf<abi::Meter>>,
+    left_out: LeftOut,
     names: Names,
 }
 
 /// The table of observed flows, to ask for those whose beginning was missed.
 pub struct TapFlows<'a> {
     meters: &'a HashMap<MapData, u64, PodOf<abi::Meter>>,
+    left_out: &'a mut LeftOut,
     names: &'a Names,
 }
 
@@ -205,6 +184,16 @@ impl TapFlows<'_> {
         let goes_on = meter.ended == 0 && meter.connect.taps != 0;
         goes_on.then(|| flow(&meter.connect, &meter.client, self.names))
     }
+
+    /// Has these shares, from 0 to 1, of their rules' flows not copied, and all others. To be called every second
+    /// while there are any.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn leave_out(&mut self, shares: &BTreeMap<RuleName, f64>) -> io::Result<()> {
+        let set = self.left_out.set(shares, self.names);
+        set.map_err(io::Error::other)
+    }
 }
 
 /// The consumer of the tap's events.
@@ -212,7 +201,7 @@ pub trait TapConsumer {
     /// An event of the flow with this cookie.
     fn event(&mut self, cookie: SockCookie, event: TapEvent<'_>, flows: &TapFlows<'_>);
     /// All events that were there have been told.
-    fn pause(&mut self, flows: &TapFlows<'_>);
+    fn pause(&mut self, flows: &mut TapFlows<'_>);
 }
 
 impl TapReader {
@@ -242,8 +231,9 @@ impl TapReader {
     /// Tells what is in the ring. Whether there was anything.
     fn drain(&mut self, consumer: &mut impl TapConsumer) -> bool {
         let mut found = false;
-        let flows = TapFlows {
+        let mut flows = TapFlows {
             meters: &self.meters,
+            left_out: &mut self.left_out,
             names: &self.names,
         };
         while let Some(bytes) = self.ring.next() {
@@ -253,7 +243,7 @@ impl TapReader {
                 None => tracing::error!("a record of the tap could not be read"),
             }
         }
-        consumer.pause(&flows);
+        consumer.pause(&mut flows);
         found
     }
 
@@ -297,20 +287,20 @@ impl TapReader {
 
 fn event<'a>(bytes: &'a [u8], names: &Names) -> Option<(SockCookie, TapEvent<'a>)> {
     let record = sys::tap_record_from_bytes(bytes)?;
+    let direction = match record.is_request {
+        0 => Direction::Responses,
+        _ => Direction::Requests,
+    };
     let event = match u32::from(record.kind) {
         abi::TAP_BEGIN => {
             let begin = sys::tap_begin_from_bytes(bytes)?;
             TapEvent::Begins(Box::new(flow(&begin.connect, &begin.client, names)))
         }
-        abi::TAP_START => TapEvent::Starts {
-            is_request: record.is_request != 0,
-            seq: record.seq,
-        },
+        abi::TAP_START => TapEvent::Starts(direction, record.seq),
         abi::TAP_BYTES => {
             let behind = bytes.get(size_of::<abi::TapRecord>()..)?;
-            TapEvent::Passes(TapPacket {
+            let packet = Packet {
                 at_ns: record.at_ns,
-                is_request: record.is_request != 0,
                 seq: record.seq,
                 before: record.before,
                 bytes: behind.get(..record.copied as usize)?,
@@ -318,11 +308,12 @@ fn event<'a>(bytes: &'a [u8], names: &Names) -> Option<(SockCookie, TapEvent<'a>
                 passed: record.passed,
                 frame_at: (record.has_frame != 0).then_some(record.frame_at),
                 framing: match u32::from(record.framing) {
-                    abi::FRAMING_FRAMES => TapFraming::Frames,
-                    abi::FRAMING_SEGMENTS => TapFraming::Segments,
-                    _ => TapFraming::OtherSegments,
+                    abi::FRAMING_FRAMES => KernelFraming::Frames,
+                    abi::FRAMING_SEGMENTS => KernelFraming::Segments,
+                    _ => KernelFraming::OtherSegments,
                 },
-            })
+            };
+            TapEvent::Passes(direction, packet)
         }
         abi::TAP_END => TapEvent::Ends {
             at_ns: record.at_ns,

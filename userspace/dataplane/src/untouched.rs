@@ -21,8 +21,12 @@ pub struct Untouched {
     pub process: Process,
     /// Whether the agent gets copies of what passes.
     pub is_tapped: bool,
+    /// Whether it was there before the policy that has it read, which joined it in its middle.
+    pub was_running: bool,
+    /// Whether it is tapped and not copied: there is no time for all flows of its rule.
+    pub is_left_out: bool,
     /// The rule that decided.
     pub rule: RuleName,
-    /// Since its `connect()`; on the shortcut, since it was established.
+    /// Since its `connect()`; on the shortcut, since it was established; since it was joined, if it was running.
     pub age: Duration,
 }

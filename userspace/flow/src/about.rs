@@ -5,6 +5,8 @@
 pub struct About {
     /// The reason why a flow is in the pipeline, where not all of the rule's flows are.
     pub because: Option<&'static str>,
+    /// The reason why the flow's bytes come to the agent, where the rule would have taken copies.
+    pub inline: Option<String>,
     /// The steps' names, in the file's order.
     pub names: String,
 }

@@ -89,11 +89,7 @@ impl Standing {
             (Path::Enrich, Some(action)) => {
                 let tls = self.tls.as_deref().map(|tls| format!("; {tls}"));
                 let tls = tls.unwrap_or_default();
-                let through = self.pipeline.as_deref().map(|About { because, names }| {
-                    let because = because.map(|because| format!(", {because}"));
-                    format!("{}; through {names}", because.unwrap_or_default())
-                });
-                let through = through.unwrap_or_default();
+                let through = self.pipeline.as_deref().map(through).unwrap_or_default();
                 let alone = self
                     .alone
                     .map(|why| format!("; shares no connection: {why}"));
@@ -110,6 +106,13 @@ impl Standing {
             false => String::new(),
         }
     }
+}
+
+fn through(pipeline: &About) -> String {
+    let because = pipeline.because.map(|because| format!(", {because}"));
+    let inline = pipeline.inline.as_ref().map(|why| format!("; {why}"));
+    let (because, inline) = (because.unwrap_or_default(), inline.unwrap_or_default());
+    format!("{because}{inline}; through {}", pipeline.names)
 }
 
 /// The explanation for a flow that could be spliced.

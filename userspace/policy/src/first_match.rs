@@ -91,15 +91,12 @@ impl Policy {
     pub fn taken_addresses(&self) -> BTreeSet<SocketAddr> {
         let asks = |rule: &&Rule| rule.is_of_elsewhere() && rule.kernel_action() == Action::Enrich;
         let asking: Vec<&Rule> = self.rules.iter().filter(asks).collect();
-        let holds = |rule: &Rule, at: SocketAddr| {
-            rule.to.is_empty() || rule.to.iter().any(|target| target.holds(at))
-        };
         let balanced = self.rules.iter().filter(|rule| !rule.backends.is_empty());
         let addresses = balanced
             .flat_map(|rule| &rule.to)
             .filter_map(Target::endpoint);
         addresses
-            .filter(|at| asking.iter().any(|rule| holds(rule, *at)))
+            .filter(|at| asking.iter().any(|rule| rule.holds_to(*at)))
             .collect()
     }
 

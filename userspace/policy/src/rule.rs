@@ -279,6 +279,11 @@ impl Rule {
         names_either && !names_process
     }
 
+    /// Whether the rule's `to` holds for an address, whoever dials it.
+    pub fn holds_to(&self, to: SocketAddr) -> bool {
+        self.to.is_empty() || self.to.iter().any(|target| target.holds(to))
+    }
+
     /// The first condition that does not hold for `candidate`, if any.
     pub fn miss(&self, candidate: &Candidate) -> Option<Miss> {
         fn none<T>(list: &[T], holds: impl FnMut(&T) -> bool) -> bool {

@@ -4,8 +4,11 @@
 //! The application's connection is its own: nothing here can hold, change or end it. A flow is listed as the kernel's
 //! meter has it; here it is only read.
 
+mod budget;
+mod metrics;
+
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     io::{self, PipeReader, PipeWriter},
     sync::Arc,
     thread::{self, JoinHandle},
@@ -13,14 +16,17 @@ use std::{
 };
 
 use dataplane::{
-    SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows, TapFraming, TapPacket, TapReader,
+    Adopted, NotAdopted, SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows, TapReader,
 };
 use flow::{Flow, Path};
+use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
 use policy::{Action, RuleName};
-use prometheus::{IntCounterVec, IntGauge, Registry};
-use tap::{Counts, Direction, KernelFraming, Packet, TappedFlow};
-use telemetry::{counters_by, series_of};
+use tap::{Counts, Direction, Packet, TappedFlow};
+use telemetry::series_of;
+
+use budget::Budget;
+pub use metrics::TapMetrics;
 
 use super::{
     context::ProxyContext,
@@ -39,63 +45,15 @@ const MAX_FLOWS: usize = 65_536;
 /// among what was lost.
 const LOOK_AFTER: Duration = Duration::from_secs(5);
 
-/// The metrics of tapped flows.
-#[derive(Clone, Debug)]
-pub struct TapMetrics {
-    flows: IntGauge,
-    gaps: IntCounterVec,
-    abandoned: IntCounterVec,
-    stopped: IntCounterVec,
-}
-
-impl TapMetrics {
-    /// Declares and registers the metrics.
-    ///
-    /// # Errors
-    /// Two metrics of one name.
-    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let flows = IntGauge::new(
-            "underpass_tap_flows",
-            "Flows that are read from copies of their packets (`path = \"tap\"`).",
-        )?;
-        registry.register(Box::new(flows.clone()))?;
-        Ok(Self {
-            flows,
-            gaps: counters_by(
-                registry,
-                "underpass_tap_gaps_total",
-                "Times that bytes of a tapped flow were missed: the tap's ring was full, or the network brought them \
-                 too late to be put in their place.",
-                &["rule"],
-            )?,
-            abandoned: counters_by(
-                registry,
-                "underpass_tap_abandoned_total",
-                "Requests of tapped flows that were waiting for a response when bytes were missed, and are paired \
-                 with none.",
-                &["rule"],
-            )?,
-            stopped: counters_by(
-                registry,
-                "underpass_tap_stopped_total",
-                "Tapped flows that are not read any more, because they cannot be decoded, by rule and reason.",
-                &["rule", "reason"],
-            )?,
-        })
-    }
-
-    /// Gives each metric a first sample, so that the documentation sees it.
-    pub fn declare_for_docs(&self) {
-        self.gaps.with_label_values(&["rule"]);
-        self.abandoned.with_label_values(&["rule"]);
-        self.stopped.with_label_values(&["rule", "reason"]);
-    }
-}
+/// So many bytes take about as long to read as a packet takes by itself.
+const BYTES_LIKE_A_PACKET: u64 = 1 << 10;
 
 /// The thread that reads tapped flows, while there is one.
 #[derive(Debug)]
 pub struct TapThread {
     metrics: TapMetrics,
+    /// The time that it may use, in processors.
+    budget: f64,
     running: Mutex<Option<Running>>,
 }
 
@@ -107,10 +65,11 @@ struct Running {
 }
 
 impl TapThread {
-    /// Makes it; nothing runs yet.
-    pub fn new(metrics: TapMetrics) -> Self {
+    /// Makes it; nothing runs yet. `budget`: the processor time that it may use, in processors.
+    pub fn new(metrics: TapMetrics, budget: f64) -> Self {
         Self {
             metrics,
+            budget,
             running: Mutex::new(None),
         }
     }
@@ -121,12 +80,41 @@ impl TapThread {
     /// There can be no more threads, or descriptors.
     pub fn start(&self, shared: &Arc<ProxyContext>, reader: TapReader) -> io::Result<()> {
         let (stopped, stop) = io::pipe()?;
-        let tapped = TappedFlows::new(shared, self.metrics.clone());
+        let tapped = TappedFlows::new(shared, self.metrics.clone(), self.budget);
         let thread = thread::Builder::new()
             .name("tap".to_owned())
             .spawn(move || run(reader, &stopped, tapped))?;
         *self.running.lock() = Some(Running { thread, stop });
         Ok(())
+    }
+
+    /// Counts running connections that are read from now on, and says why others are not.
+    pub fn note_running(&self, running: &Adopted) {
+        for (rule, count) in &running.by_rule {
+            let rule = series_of(rule.clone());
+            let adopted = self.metrics.adopted.with_label_values(&[rule.as_str()]);
+            adopted.inc_by(*count);
+            tracing::info!(
+                rule = rule.as_str(),
+                connections = count,
+                "running connections are read"
+            );
+        }
+        for reason in NotAdopted::ALL {
+            let count = running.not.get(&reason).copied().unwrap_or(0);
+            let gauge = self
+                .metrics
+                .not_adopted
+                .with_label_values(&[reason.as_str()]);
+            if count > 0 && gauge.get() as u64 != count {
+                let why = reason.explained();
+                tracing::info!(
+                    connections = count,
+                    "running connections are not read: {why}"
+                );
+            }
+            gauge.set(count as i64);
+        }
     }
 
     /// Has the reporters told of what was not answered, and ends the thread. To be called when the tap is
@@ -155,6 +143,9 @@ struct TappedFlows {
     metrics: TapMetrics,
     flows: HashMap<SockCookie, Reading>,
     looked: Instant,
+    budget: Budget,
+    /// When the budget was looked at, and what this thread had used by then.
+    budget_looked: (Instant, Duration),
 }
 
 /// One of them.
@@ -169,6 +160,10 @@ struct Reading {
     /// The counts that metrics have been told.
     counted: Counts,
     rule: RuleName,
+    /// The rule by its own name.
+    decided_by: RuleName,
+    /// The work since the budget was looked at: packets, and one more for so many bytes.
+    load: u64,
     has_stopped: bool,
 }
 
@@ -186,10 +181,8 @@ impl TapConsumer for TappedFlows {
             return;
         };
         match event {
-            TapEvent::Starts { is_request, seq } => {
-                reading.tapped.begin(direction(is_request), seq);
-            }
-            TapEvent::Passes(packet) => reading.packet(&packet),
+            TapEvent::Starts(direction, seq) => reading.tapped.begin(direction, seq),
+            TapEvent::Passes(direction, packet) => reading.packet(direction, &packet),
             TapEvent::Begins(_) | TapEvent::Ends { .. } => {}
         }
         let counted = reading.tapped.counts();
@@ -198,7 +191,8 @@ impl TapConsumer for TappedFlows {
         }
     }
 
-    fn pause(&mut self, flows: &TapFlows<'_>) {
+    fn pause(&mut self, flows: &mut TapFlows<'_>) {
+        self.keep_to_budget(flows);
         if self.looked.elapsed() < LOOK_AFTER {
             return;
         }
@@ -216,12 +210,80 @@ impl TapConsumer for TappedFlows {
 }
 
 impl TappedFlows {
-    fn new(shared: &Arc<ProxyContext>, metrics: TapMetrics) -> Self {
+    fn new(shared: &Arc<ProxyContext>, metrics: TapMetrics, budget: f64) -> Self {
         Self {
             shared: shared.clone(),
             metrics,
             flows: HashMap::new(),
             looked: Instant::now(),
+            budget: Budget::new(budget),
+            budget_looked: (Instant::now(), Duration::ZERO),
+        }
+    }
+
+    /// Leaves flows out if reading all takes more than it may.
+    fn keep_to_budget(&mut self, flows: &mut TapFlows<'_>) {
+        let (looked, used_before) = self.budget_looked;
+        let passed = looked.elapsed();
+        if passed < budget::LOOK_EVERY {
+            return;
+        }
+        let clock = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+        let used = clock.map_or(used_before, Duration::from);
+        self.budget_looked = (Instant::now(), used);
+        let mut loads = BTreeMap::<RuleName, u64>::new();
+        for reading in self.flows.values_mut() {
+            let load = std::mem::take(&mut reading.load);
+            match loads.get_mut(&reading.decided_by) {
+                Some(all) => *all += load,
+                None => drop(loads.insert(reading.decided_by.clone(), load)),
+            }
+        }
+        let before: Vec<RuleName> = self.budget.left_out().keys().cloned().collect();
+        let used = used.saturating_sub(used_before).as_secs_f64() / passed.as_secs_f64();
+        let changed = self.budget.look(used, &loads);
+        let left_out = self.budget.left_out();
+        // A rule's slot in the kernel may be another's by now.
+        let set = match changed || !left_out.is_empty() {
+            true => flows.leave_out(left_out),
+            false => Ok(()),
+        };
+        if let Err(error) = set {
+            tracing::error!(%error, "the kernel cannot be told which tapped flows to leave out");
+        }
+        if changed {
+            self.tell_left_out(&before);
+        }
+    }
+
+    fn tell_left_out(&self, before: &[RuleName]) {
+        let left_out = self.budget.left_out();
+        for (rule, share) in left_out {
+            let rule_label = series_of(rule.clone());
+            let gauge = self
+                .metrics
+                .left_out
+                .with_label_values(&[rule_label.as_str()]);
+            gauge.set(*share);
+            if !before.contains(rule) {
+                tracing::warn!(
+                    rule = rule.as_str(),
+                    share,
+                    "reading copies takes more than `tap_cpu`: some of the rule's flows are not read"
+                );
+            }
+        }
+        for rule in before.iter().filter(|rule| !left_out.contains_key(*rule)) {
+            let rule_label = series_of(rule.clone());
+            let gauge = self
+                .metrics
+                .left_out
+                .with_label_values(&[rule_label.as_str()]);
+            gauge.set(0.0);
+            tracing::info!(
+                rule = rule.as_str(),
+                "all of the rule's flows are read again"
+            );
         }
     }
 
@@ -256,6 +318,8 @@ impl TappedFlows {
             came: Instant::now(),
             counted: Counts::default(),
             rule: series_of(tapped.rule.clone()),
+            decided_by: tapped.rule.clone(),
+            load: 0,
             has_stopped: false,
             flow,
         };
@@ -302,36 +366,22 @@ impl TappedFlows {
 }
 
 impl Reading {
-    fn packet(&mut self, packet: &TapPacket<'_>) {
+    fn packet(&mut self, direction: Direction, packet: &Packet<'_>) {
         self.at_ns = packet.at_ns;
         self.came = Instant::now();
-        let direction = direction(packet.is_request);
-        let packet = Packet {
-            at_ns: packet.at_ns,
-            seq: packet.seq,
-            before: packet.before,
-            bytes: packet.bytes,
-            after: packet.after,
-            passed: packet.passed,
-            frame_at: packet.frame_at,
-            framing: match packet.framing {
-                TapFraming::Frames => KernelFraming::Frames,
-                TapFraming::Segments => KernelFraming::Segments,
-                TapFraming::OtherSegments => KernelFraming::OtherSegments,
-            },
-        };
+        self.load += 1 + packet.bytes.len() as u64 / BYTES_LIKE_A_PACKET;
         let (tapped, recorder) = (&mut self.tapped, &mut self.recorder);
         match recorder.followed.take() {
-            None => tapped.packet(direction, &packet, recorder),
+            None => tapped.packet(direction, packet, recorder),
             Some(followed) if !followed.wants_requests() => {
                 let mut frames = InFrames(InDetail { recorder, followed });
-                tapped.packet(direction, &packet, &mut frames);
+                tapped.packet(direction, packet, &mut frames);
                 self.recorder.followed = Some(frames.0.followed);
             }
             Some(followed) => {
                 tapped.wants(followed.wants_texts(), followed.wants_contexts());
                 let mut detail = InDetail { recorder, followed };
-                tapped.packet(direction, &packet, &mut detail);
+                tapped.packet(direction, packet, &mut detail);
                 let mut followed = detail.followed;
                 // Reporters write what waits when they are asked; nobody is held.
                 followed.holds();
@@ -350,12 +400,5 @@ impl Reading {
             }
             _ => tapped.finish(at_ns, recorder),
         }
-    }
-}
-
-fn direction(is_request: bool) -> Direction {
-    match is_request {
-        true => Direction::Requests,
-        false => Direction::Responses,
     }
 }

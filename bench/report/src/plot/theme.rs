@@ -21,7 +21,7 @@ const ROLES: [(&str, &str, &str); 2] = [
 ];
 
 /// Paths that are known have a colour of their own; others share the last four.
-const PATHS: [(&str, &str, &str); 21] = [
+const PATHS: [(&str, &str, &str); 22] = [
     ("direct", "#5a6472", "#a3adb9"),
     ("bypass", "#1a7f37", "#4cc46d"),
     ("observe", "#5c7a00", "#a9cc45"),
@@ -39,6 +39,7 @@ const PATHS: [(&str, &str, &str); 21] = [
     ("stats", "#9a3412", "#fdba74"),
     ("fold", "#86198f", "#e879f9"),
     ("splice-egress", "#2f5f8f", "#7fb4e6"),
+    ("tap", "#00796b", "#4dd0c0"),
     ("", "#8a3ffc", "#be95ff"),
     ("", "#005d5d", "#3ddbd9"),
     ("", "#9f1853", "#ff7eb6"),

@@ -30,10 +30,15 @@ pub fn run(json: bool, config: Option<&Path>) -> anyhow::Result<ExitCode> {
     let control = config.as_ref().map(|c| c.control.clone());
     let control = control.unwrap_or_else(|| DEFAULT_CONTROL.into());
     let xdp = config.as_ref().map_or_else(Vec::new, |c| c.xdp.clone());
+    let running = config.as_ref().filter(|config| config.adopt);
+    let running = running.map(|config| {
+        dataplane::doctor::running(&config.policy, cgroup.as_deref(), &config.incoming)
+    });
     let pins = config.map_or_else(|| dataplane::DEFAULT_PINS.into(), |c| c.pins);
     let mut findings = dataplane::doctor::examine(cgroup.as_deref(), &pins);
     findings.extend(dataplane::edge::examine(&pins, &xdp));
     findings.extend(runtimes.unwrap_or_default());
+    findings.extend(running.unwrap_or_default());
     findings.extend(paths(&control)?);
     if json {
         println!("{}", as_json(&findings));

@@ -52,7 +52,7 @@ use crate::{
     incoming,
     marks::{self, Desk},
     namespaces::{self, NamespacesGauge},
-    observed::SharedDataplane,
+    observed::{self, SharedDataplane},
     shortcuts,
     socket_file::SocketFile,
 };
@@ -149,14 +149,14 @@ impl Serving {
             tls: heard_by_flows.tls,
             pipeline_metrics: early.pipeline_metrics,
             services: early.services,
-            tap: TapThread::new(early.tap_metrics),
+            tap: TapThread::new(early.tap_metrics, config.tap_cpu),
             prepared: Arc::default(),
             backends: proxy::Backends::new(backends.choice(), {
                 let backends = backends.clone();
                 move |backend, why| backends.suspect(backend, why)
             }),
         });
-        start_tap(&shared, &early.attached)?;
+        start_tap(&shared, &early.attached, config.adopt)?;
         let owner = backends::Owner::new(
             attachment.probes,
             shared.clone(),
@@ -327,13 +327,23 @@ async fn told_to_stop(
     Ok(signal)
 }
 
-/// Starts to read tapped flows, if a rule taps from the beginning.
-fn start_tap(shared: &Arc<ProxyContext>, dataplane: &SharedDataplane) -> std::io::Result<()> {
+/// Starts to read tapped flows, if a rule taps from the beginning, and running connections, if `adopts`.
+fn start_tap(
+    shared: &Arc<ProxyContext>,
+    dataplane: &SharedDataplane,
+    adopts: bool,
+) -> std::io::Result<()> {
     let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
-    match dataplane.as_mut().and_then(Dataplane::tap_reader) {
-        Some(reader) => shared.tap.start(shared, reader),
-        None => Ok(()),
+    let Some(dataplane) = dataplane.as_mut() else {
+        return Ok(());
+    };
+    if let Some(reader) = dataplane.tap_reader() {
+        shared.tap.start(shared, reader)?;
     }
+    if adopts {
+        observed::adopt(shared, dataplane, &shared.policy.borrow());
+    }
+    Ok(())
 }
 
 /// The receivers of what is in force, for flows.

@@ -37,6 +37,10 @@ pub const MAX_FLOWS: usize = 32_768;
 /// The share of `max_flows` that one user may hold, and one cgroup, unless the file says otherwise.
 pub const DEFAULT_SHARE: f64 = 0.5;
 
+/// The processor time that reading copies may take, unless the file says otherwise: what applications lose by it at
+/// most.
+pub(super) const DEFAULT_TAP_CPU: f64 = 0.25;
+
 /// The time that a client has to log in, unless the file says otherwise: several times what a
 /// driver waits for its own log-in.
 pub const DEFAULT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);

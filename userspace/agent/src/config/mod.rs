@@ -92,6 +92,10 @@ pub struct Config {
     pub splice: Splicing,
     /// The size of the ring by which copies of packets come.
     pub tap_ring_bytes: u32,
+    /// The time that reading copies may take, in processors.
+    pub tap_cpu: f64,
+    /// Whether running connections are read.
+    pub adopt: bool,
     /// How backends are checked.
     pub health: HealthCheck,
     /// Where connections from other hosts to databases on this one are steered.

@@ -16,7 +16,7 @@ use toml::Spanned;
 
 use super::bounds::{
     DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_HANDSHAKE_TIMEOUT, DEFAULT_MAX_FLOWS,
-    DEFAULT_SHARE, FAILS, HANDSHAKE_TIMEOUTS, MAX_FLOWS, MAX_WORKERS, SPLICES,
+    DEFAULT_SHARE, DEFAULT_TAP_CPU, FAILS, HANDSHAKE_TIMEOUTS, MAX_FLOWS, MAX_WORKERS, SPLICES,
 };
 use super::{
     Config, admin, backends, containers,
@@ -30,9 +30,10 @@ use super::{
 
 pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
-    let pipelines = pipeline::of(&raw.rule)?;
+    let mut pipelines = pipeline::of(&raw.rule)?;
     warnings.extend(pipeline::doubts(&pipelines));
     let paths = path::of(&raw.rule, &pipelines)?;
+    path::note(&paths, &mut pipelines);
     let pipelines = Pipelines::new(pipelines);
     let triggers = trigger::of(&raw.rule)?;
     let tls = tls::of(&raw.rule, raw.health.cql, &mut warnings)?;
@@ -57,6 +58,8 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         workers,
         splice,
         tap_ring_bytes,
+        tap_cpu,
+        adopt,
         control,
     } = raw.agent;
     let incoming = incoming::of(raw.incoming, &policy, &mut warnings)?;
@@ -111,6 +114,8 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         splice: splice.map_or(Ok(Splicing::default()), |text| {
             one_of("agent.splice", &text, &SPLICES)
         })?,
+        tap_cpu: tap_cpu.map_or(Ok(DEFAULT_TAP_CPU), |text| percent(&text))?,
+        adopt: adopt.unwrap_or(true),
         tap_ring_bytes: tap_ring_bytes.map_or(Ok(DEFAULT_TAP_RING_BYTES), |n| ring_bytes(&n))?,
         control: match control {
             Some(text) => socket_path("agent.control", &text)?,
@@ -324,6 +329,19 @@ fn rule_action(text: &Spanned<String>, session: &SessionConditions) -> Result<Ac
             ),
         ),
         _ => Ok(action),
+    }
+}
+
+/// A share of one processor.
+fn percent(text: &Spanned<String>) -> Result<f64, Flaw> {
+    let number = text.get_ref().strip_suffix('%').map(str::parse::<u8>);
+    match number {
+        Some(Ok(percent @ 1..=100)) => Ok(f64::from(percent) / 100.0),
+        _ => expected(
+            "agent.tap_cpu",
+            text,
+            "a share of one processor from \"1%\" to \"100%\"",
+        ),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The meaning of `path`: whether the bytes of a rule's flows come to the agent, or copies of them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use policy::{Action, RuleName};
 use steps::{WhenFull, pipelines::Steps};
@@ -42,6 +42,15 @@ pub(super) fn of(
         }
     }
     Ok(paths)
+}
+
+/// Has the flows of rules that are not tapped say why.
+pub(super) fn note(paths: &BTreeMap<RuleName, RulePath>, pipelines: &mut [(RuleName, Steps)]) {
+    for (rule, steps) in pipelines {
+        if let Some(path) = paths.get(rule).filter(|path| !path.is_tap) {
+            Arc::make_mut(&mut steps.about).inline = Some(path.why.clone());
+        }
+    }
 }
 
 /// None: the rule is inline, as without the key.
@@ -148,6 +157,11 @@ mod tests {
     use crate::config::Config;
     use std::path::Path;
 
+    /// Whether the rule has no pipeline, so that nothing is said of one.
+    fn rule_is_bare(keys: &str) -> bool {
+        !keys.contains("pipeline")
+    }
+
     fn parsed(keys: &str) -> Result<Option<RulePath>, String> {
         let text = format!("[[rule]]\nname = \"r\"\nto = [\"10.0.0.0/8:9042\"]\n{keys}\n");
         let config = Config::parse(Path::new("f"), &text).map_err(|e| e.to_string())?;
@@ -156,6 +170,11 @@ mod tests {
         let is_tap = path.as_ref().is_some_and(|path| path.is_tap);
         assert_eq!(rule.is_tapped(), is_tap);
         assert_eq!(config.policy.taps(), is_tap);
+        let about = config.pipelines.about(&rule.name);
+        let told = about.and_then(|about| about.inline.clone());
+        let why = path.as_ref().filter(|path| !path.is_tap);
+        assert!(told.is_none() || told.as_ref() == why.map(|path| &path.why));
+        assert_eq!(told.is_some(), why.is_some() && !rule_is_bare(keys));
         Ok(path)
     }
 

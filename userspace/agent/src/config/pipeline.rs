@@ -152,6 +152,7 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
             (None, Some(_)) => Some("of its sample"),
             (None, None) => None,
         },
+        inline: None,
         names: names.collect::<Vec<_>>().join(", "),
     };
     Ok(Steps {

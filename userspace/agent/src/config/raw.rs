@@ -164,6 +164,18 @@ pub(super) struct RawAgent {
         extend("default" = DEFAULT_TAP_RING_BYTES)
     )]
     pub tap_ring_bytes: Option<Spanned<i64>>,
+    /// Processor time that reading copies of packets may take, in percent of one processor. Beyond it some flows of the
+    /// busiest rules are not read, each as a whole (`underpass_tap_left_out`), until it fits again.
+    #[schemars(
+        with = "Option<String>",
+        extend("pattern" = "^(100|[1-9][0-9]?)%$", "default" = "25%")
+    )]
+    pub tap_cpu: Option<Spanned<String>>,
+    /// Whether connections that are there before a rule which only reads them are read, too: at the start, when the
+    /// policy changes, and when something is marked. Nothing happens to such a connection; it is joined where a frame
+    /// begins.
+    #[schemars(extend("default" = true))]
+    pub adopt: Option<bool>,
 }
 
 /// A rule. The first rule whose conditions all hold decides what happens to a connection. A condition that is left out

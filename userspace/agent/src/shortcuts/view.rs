@@ -115,6 +115,8 @@ mod tests {
                 holder: None,
             },
             is_tapped: false,
+            was_running: false,
+            is_left_out: false,
             rule: RuleName::new("near"),
             age: Duration::from_millis(1500),
         };

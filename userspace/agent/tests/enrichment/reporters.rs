@@ -1,6 +1,8 @@
 //! Rules with reporters: what they tell of what passes, which stays as it is.
 
+mod adopted;
 mod counted;
+mod lossy;
 mod slow;
 mod tapped;
 

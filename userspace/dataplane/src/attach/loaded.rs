@@ -35,6 +35,7 @@ use crate::{
     pins::Pins,
     quota::FullQuotas,
     remembered::Remembered,
+    running::Adopter,
     shortcut::Shortcut,
     splice::{Calls, Splicer},
     tables::Tables,
@@ -50,6 +51,7 @@ pub(super) struct Loaded {
     pub meters: Meters,
     pub meter_hooks: MeterHooks,
     pub tap: Tap,
+    pub adopter: Adopter,
     pub shortcut: Shortcut,
     pub incoming: Incoming,
     pub gateway: Gateway,
@@ -78,6 +80,7 @@ pub(super) fn load(
     let compiled = compile_here(policy)?;
     let mut ebpf = load::load_after(pins)?;
     let tap = Tap::take(&mut ebpf)?;
+    let adopter = Adopter::take(&mut ebpf)?;
     let maps = Maps::take(&mut ebpf)?;
     let mark = Mark::random().map_err(AttachError::Sockets)?;
     let shortcut = Shortcut::take(&mut ebpf, Some(mark))?;
@@ -105,7 +108,7 @@ pub(super) fn load(
     let answers = Answers::new(maps.flow, mark).map_err(AttachError::Sockets)?;
     let causes = maps.causes;
     let remembered = Arc::new(Remembered::new(maps.remembered));
-    let meters = Meters::new(maps.meters, names.clone());
+    let meters = Meters::new(maps.meters, names.clone(), tap.shares());
     let splices = Splicer::load(&mut ebpf, maps.splice, Some(mark)).map_err(|e| e.to_string());
     let severed = Severed::new(backends::virtuals(&ebpf).map_err(AttachError::Sockets)?);
     let ebpf = Arc::new(Mutex::new(ebpf));
@@ -116,6 +119,7 @@ pub(super) fn load(
         meters,
         meter_hooks: MeterHooks::default(),
         tap,
+        adopter,
         shortcut,
         incoming: Incoming::default(),
         gateway: Gateway::default(),

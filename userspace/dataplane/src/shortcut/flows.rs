@@ -68,6 +68,8 @@ impl Rules {
                 orig_dst: OrigDst::new(address::from_abi(&connect.opener.orig_dst)),
                 process: holds::process(connect),
                 is_tapped: false,
+                was_running: false,
+                is_left_out: false,
                 rule,
                 age: now.saturating_sub(Duration::from_nanos(since_ns)),
             })

@@ -3,7 +3,7 @@
 
 use std::{
     net::{TcpListener, TcpStream},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use nix::sys::signal::Signal;
@@ -130,6 +130,24 @@ fn the_same_is_told_of_copies() {
 }
 
 #[test]
+fn a_flow_says_which_step_needs_its_bytes() {
+    host(|host| {
+        host.policy(&tapped(
+            "auto",
+            "{ transform = \"stats\" }, { transform = \"guard\", refuse = [\"truncate\"] }",
+        ));
+        let c = begin(host, 4);
+        let flow = host.flow(&c);
+        assert_eq!(flow["path"], "enrich");
+        assert_eq!(
+            flow["why"],
+            "rule r says enrich; inline, because `guard` may change, answer, delay or refuse requests; through stats, guard"
+        );
+        c.ends();
+    });
+}
+
+#[test]
 fn a_tapped_flow_outlives_the_agent() {
     host(|host| {
         host.policy(&tapped("tap", "{ transform = \"stats\" }"));
@@ -214,6 +232,47 @@ fn what_has_no_room_is_counted_and_reading_goes_on() {
         eventually("reading goes on", || counted() == before + 10);
         assert!(host.metric("tap_gaps", "rule=\"r\"") > 0);
         c.ends();
+    });
+}
+
+/// Times that the thread which reads copies has run and gone to sleep.
+fn wake_ups(pid: u32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let mut threads = threads.map(|thread| thread.unwrap().path());
+    let is_readers = |thread: &PathBuf| fs::read_to_string(thread.join("comm")).unwrap() == "tap\n";
+    let reader = threads.find(is_readers).unwrap();
+    let status = fs::read_to_string(reader.join("status")).unwrap();
+    let mut lines = status.lines();
+    let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn idle_connections_wake_nobody() {
+    const CONNECTIONS: usize = 100;
+    host(|host| {
+        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
+        let idle = [(); CONNECTIONS].map(|()| begin(host, 4));
+        eventually("all are read", || {
+            host.agent.metric("underpass_tap_flows").unwrap() == CONNECTIONS as f64
+        });
+        let pid = host.agent.pid();
+        let mut before = wake_ups(pid);
+        eventually("its reader sleeps", || {
+            thread::sleep(Duration::from_millis(50));
+            let now = wake_ups(pid);
+            now == std::mem::replace(&mut before, now)
+        });
+        thread::sleep(Duration::from_millis(1_500));
+        assert_eq!(wake_ups(pid), before);
+        let [mut first, ..] = idle;
+        first.client_sends(&query(4, 1, SELECT));
+        first.server_sends(&void(4, 1));
+        eventually("it wakes", || {
+            let rows = host.agent.json("/statements").unwrap();
+            rows.as_array().unwrap().iter().any(|row| row["count"] == 1)
+        });
+        assert!(wake_ups(pid) > before);
     });
 }
 

@@ -1,0 +1,253 @@
+//! Running connections are read where they are: those that were there before their rule, and before the agent.
+
+use std::{
+    net::{TcpListener, TcpStream},
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Instant,
+};
+
+use agent::config::Config;
+use dataplane::doctor;
+use sandbox::{Agent, Sandbox};
+
+use super::*;
+use crate::common::{BINARY, PATIENCE, accept, wire::host_with};
+
+const STATS: &str = "{ transform = \"stats\" }";
+
+fn taps() -> String {
+    policy("fail = \"open\"\npath = \"tap\"", STATS)
+}
+
+fn asks(c: &mut Conversation, version: u8, times: usize) {
+    for _ in 0..times {
+        c.client_sends(&query(version, 1, SELECT));
+        c.server_sends(&rows(version, 1, 3));
+    }
+}
+
+/// Requests that were paired with their responses.
+fn counted(agent: &Agent<'_>) -> u64 {
+    let list = agent.json("/statements").unwrap();
+    let mut rows = list.as_array().unwrap().iter();
+    let row = rows.find(|row| row["table"] == "orders");
+    row.map_or(0, |row| {
+        let count = row["count"].as_u64().unwrap();
+        // No request is given another's response.
+        assert_eq!(row["rows"], 3 * count);
+        count
+    })
+}
+
+fn shows_it_read(agent: &Agent<'_>, c: &Conversation) {
+    let flows = agent.json("/flows").unwrap();
+    let client = c.client.local_addr().unwrap().to_string();
+    let mut flows = flows.as_array().unwrap().iter();
+    let flow = flows.find(|f| f["client"] == client.as_str()).unwrap();
+    assert_eq!(
+        (&flow["path"], &flow["action"]),
+        (&"tap".into(), &"enrich".into())
+    );
+    let why = flow["why"].as_str().unwrap();
+    assert!(
+        why.starts_with("found running, joined in its middle: rule r"),
+        "{why}"
+    );
+}
+
+#[test]
+fn a_running_connection_is_read_from_its_next_frame_on() {
+    host(|host| {
+        for version in [3, 4, 5] {
+            host.policy("");
+            let mut c = begin(host, version);
+            asks(&mut c, version, 3);
+            let before = counted(&host.agent);
+            host.policy(&taps());
+            shows_it_read(&host.agent, &c);
+            // Which response the first one belongs to, nobody knows.
+            asks(&mut c, version, 11);
+            eventually("it is read", || counted(&host.agent) == before + 10);
+            c.ends();
+        }
+        assert_eq!(host.metric("observed_adopted", "rule=\"r\""), 3);
+        eventually("their ends are told", || {
+            host.agent.metric("underpass_tap_flows").unwrap() == 0.0
+        });
+    });
+}
+
+#[test]
+fn the_middle_of_a_frame_is_not_taken_for_a_beginning() {
+    host(|host| {
+        let mut c = begin(host, 4);
+        let long = format!("{SELECT} /*{}*/", " ".repeat(3_000));
+        let long = query(4, 1, &long);
+        // Its rest looks like a frame, but for its end.
+        let (first, rest) = long.split_at(1_500);
+        c.client.write_all(first).unwrap();
+        c.server_gets(first);
+        host.policy(&taps());
+        let rest = [&query(4, 7, "TRUNCATE shop.orders")[..9], &rest[9..]].concat();
+        c.client.write_all(&rest).unwrap();
+        c.server_gets(&rest);
+        c.server_sends(&rows(4, 1, 3));
+        // Of responses it was joined before, so that the first one has its request.
+        asks(&mut c, 4, 10);
+        eventually("it is read", || counted(&host.agent) == 10);
+        let list = host.agent.json("/statements").unwrap();
+        assert!(!list.to_string().contains("TRUNCATE"), "{list}");
+        c.ends();
+    });
+}
+
+/// A database and its clients, whose agent comes and goes.
+struct Mortal {
+    sandbox: Sandbox,
+    listener: TcpListener,
+}
+
+impl Mortal {
+    fn new() -> Self {
+        let sandbox = Sandbox::new().unwrap();
+        let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+        let listener = listener.unwrap().unwrap();
+        Self { sandbox, listener }
+    }
+
+    fn agent(&self) -> Agent<'_> {
+        let port = self.listener.local_addr().unwrap().port();
+        let rules = taps().replace("PORT", &port.to_string());
+        let Sandbox { netns, cgroup, .. } = &self.sandbox;
+        Agent::start(Path::new(BINARY), Some(netns), cgroup, "", &rules).unwrap()
+    }
+
+    /// A connection that is logged in.
+    fn connect(&self) -> Conversation {
+        let to = self.listener.local_addr().unwrap();
+        let client = self.sandbox.client(|| TcpStream::connect(to)).unwrap();
+        let mut c = Conversation {
+            client: client.unwrap(),
+            server: accept(&self.listener).0,
+            in_segments: false,
+        };
+        c.client.set_nodelay(true).unwrap();
+        c.server.set_nodelay(true).unwrap();
+        c.client.set_read_timeout(Some(PATIENCE)).unwrap();
+        c.client_sends(&startup(4, &[("CQL_VERSION", "3.0.0")]));
+        c.server_sends(&ready(4));
+        c
+    }
+}
+
+#[test]
+fn the_next_agent_goes_on_with_what_the_dead_one_has_read() {
+    let host = Mortal::new();
+    let mut agent = host.agent();
+    let mut c = host.connect();
+    asks(&mut c, 4, 3);
+    eventually("it is read", || counted(&agent) == 3);
+    agent.kill().unwrap();
+    asks(&mut c, 4, 3);
+    agent.restart().unwrap();
+    shows_it_read(&agent, &c);
+    asks(&mut c, 4, 11);
+    eventually("it is read again", || counted(&agent) == 10);
+    // It is told that it is over, too.
+    c.ends();
+    eventually("its end is told", || {
+        agent.metric("underpass_tap_flows").unwrap() == 0.0
+    });
+}
+
+/// Deaths of the agent, unless UNDERPASS_DEATHS says otherwise: `cargo xtask soak` has a hundred.
+const DEATHS: usize = 2;
+
+/// The longest that a request may take. The processors are busy with agents that start.
+const PATIENT: Duration = Duration::from_secs(1);
+
+#[test]
+fn no_application_notices_how_often_the_agent_dies() {
+    const CONNECTIONS: usize = 4;
+    let deaths = std::env::var("UNDERPASS_DEATHS");
+    let deaths = deaths.map_or(DEATHS, |deaths| deaths.parse().unwrap());
+    let host = Mortal::new();
+    let mut agent = host.agent();
+    let are_read = |agent: &Agent<'_>| {
+        eventually("all are read", || {
+            agent.metric("underpass_tap_flows").unwrap() == CONNECTIONS as f64
+        });
+    };
+    let stop = AtomicBool::new(false);
+    let ask = |mut c: Conversation| {
+        let mut slowest = Duration::ZERO;
+        while !stop.load(Relaxed) {
+            let began = Instant::now();
+            // Panics when a byte is missing or wrong.
+            asks(&mut c, 4, 1);
+            slowest = slowest.max(began.elapsed());
+        }
+        (c, slowest)
+    };
+    let asked = thread::scope(|scope| {
+        let clients = [(); CONNECTIONS].map(|()| host.connect());
+        let clients = clients.map(|c| scope.spawn(|| ask(c)));
+        for _ in 0..deaths {
+            are_read(&agent);
+            agent.kill().unwrap();
+            agent.restart().unwrap();
+        }
+        are_read(&agent);
+        eventually("requests are paired again", || counted(&agent) > 1_000);
+        stop.store(true, Relaxed);
+        clients.map(|client| client.join().unwrap())
+    });
+    for (c, slowest) in asked {
+        assert!(slowest < PATIENT, "{slowest:?}");
+        c.ends();
+    }
+}
+
+#[test]
+fn whoever_needs_the_agent_has_to_connect_again_and_is_counted() {
+    host(|host| {
+        let mut c = begin(host, 4);
+        host.policy(&policy("fail = \"open\"", STATS));
+        let waits = "underpass_observed_not_adopted{reason=\"needs_agent\"}";
+        let said = |file: &Path| {
+            let config = Config::load(file).unwrap();
+            let cgroup = host.sandbox.cgroup.path();
+            let findings = || doctor::running(&config.policy, Some(cgroup), &[]);
+            let findings = host.sandbox.server(findings).unwrap().into_iter();
+            findings.map(|found| found.detail).collect::<Vec<_>>()
+        };
+        let file = host.agent.file();
+        let nobody = "0 can be read where they are";
+        let again = "1 cannot be read: their rule needs the bytes, so they have to connect again";
+        assert_eq!(said(&file), [nobody, again]);
+        assert_eq!(host.agent.metric(waits).unwrap(), 1.0);
+        asks(&mut c, 4, 2);
+        assert_eq!(counted(&host.agent), 0);
+        host.policy(&policy(
+            "uid = [4711]\nfail = \"open\"\npath = \"tap\"",
+            STATS,
+        ));
+        assert_eq!(host.agent.metric(waits).unwrap(), 0.0);
+        assert_eq!(said(&file), [nobody]);
+        assert_eq!(host.metric("observed_adopted", "rule=\"r\""), 0);
+        c.ends();
+    });
+}
+
+#[test]
+fn nothing_is_adopted_that_nobody_wants() {
+    host_with("adopt = false", |host| {
+        let mut c = begin(host, 4);
+        host.policy(&taps());
+        asks(&mut c, 4, 2);
+        assert_eq!(counted(&host.agent), 0);
+        assert_eq!(host.agent.metric("underpass_tap_flows").unwrap(), 0.0);
+        c.ends();
+    });
+}

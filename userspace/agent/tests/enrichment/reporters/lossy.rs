@@ -1,0 +1,134 @@
+//! Tapped flows over a wire that loses, doubles and holds up packets: all that passes is read once, and each request has
+//! its own response.
+
+use std::net::TcpStream;
+
+use dataplane::probe_traffic::Random;
+use sandbox::{Agent, Faults, stay_on_one_processor};
+use socket2::SockRef;
+
+use super::*;
+use crate::common::{Distance, Family, Hosts, PATIENCE, accept, connect};
+
+const BAD: Faults = Faults {
+    lost: 10,
+    doubled: 10,
+    held: 20,
+};
+/// Requests that are asked at once, each on a stream of its own.
+const STREAMS: i16 = 16;
+const TURNS: u64 = 40;
+
+/// The rows of the response on a stream: another number on each.
+fn rows_on(stream: i16) -> i32 {
+    100 * (1 + i32::from(stream))
+}
+
+/// Sends, in pieces that end anywhere, and has the other side see every byte.
+fn send(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8], random: &mut Random) {
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut rest = bytes;
+            while !rest.is_empty() {
+                let most = [40, 3_000, 100_000][random.below(3)];
+                let (piece, next) = rest.split_at((1 + random.below(most)).min(rest.len()));
+                from.write_all(piece).unwrap();
+                rest = next;
+            }
+        });
+        let mut received = vec![0; bytes.len()];
+        to.read_exact(&mut received).unwrap();
+        assert!(received == bytes, "TCP did not heal it");
+    });
+}
+
+/// Asks on all streams at once, and is answered in another order.
+fn turn(c: &Conversation, version: u8, random: &mut Random) {
+    let asked = (0..STREAMS).map(|stream| {
+        let padding = " ".repeat(random.below(3_000));
+        let text = format!("SELECT v FROM shop.t{stream} /*{padding}*/");
+        c.wrap(&query(version, stream, &text))
+    });
+    let asked = asked.collect::<Vec<_>>().concat();
+    let answered = (0..STREAMS).rev();
+    let answered = answered.map(|stream| c.wrap(&rows(version, stream, rows_on(stream))));
+    let answered = answered.collect::<Vec<_>>().concat();
+    send(&c.client, &c.server, &asked, random);
+    send(&c.server, &c.client, &answered, random);
+}
+
+fn all_are_counted(agent: &Agent<'_>) {
+    let selects = || {
+        let list = agent.json("/statements").unwrap();
+        let rows = list.as_array().unwrap().iter().cloned();
+        rows.filter(|row| row["kind"] == "select")
+            .collect::<Vec<Value>>()
+    };
+    let count = |row: &Value| row["count"].as_u64().unwrap();
+    eventually("all are counted", || {
+        selects().iter().map(count).sum::<u64>() >= TURNS * STREAMS as u64
+    });
+    for row in selects() {
+        let table = row["table"].as_str().unwrap();
+        let stream = table.strip_prefix('t').unwrap().parse().unwrap();
+        assert_eq!(row["count"], TURNS, "{row}");
+        assert_eq!(row["rows"], TURNS * rows_on(stream) as u64, "{row}");
+    }
+    let gaps = agent.metric("underpass_tap_gaps_total{rule=\"r\"}");
+    assert_eq!(gaps.unwrap_or(0.0), 0.0);
+}
+
+/// Two agents start, and what is lost is sent again a fifth of a second later: it takes seconds.
+#[test]
+fn what_the_network_does_to_packets_is_healed() {
+    stay_on_one_processor().unwrap();
+    let (hosts, wire) = Hosts::with_wire(1);
+    for (family, version, segments) in [(Family::V4, 4, "65535"), (Family::V6, 5, "1")] {
+        for netns in [&hosts.app.netns, &hosts.database] {
+            let offload = ["link", "set", "veth", "gso_max_segs", segments];
+            netns.ip(&offload).unwrap();
+        }
+        wire.set([BAD, BAD]);
+        let listener = hosts.listen(Distance::There, family);
+        let to = listener.local_addr().unwrap();
+        let rules = policy(
+            "fail = \"open\"\npath = \"tap\"",
+            "{ transform = \"stats\" }",
+        );
+        let agent = hosts.agent(&rules.replace("PORT", &to.port().to_string()));
+        let client = hosts.client(|| connect(family, to).unwrap());
+        let mut c = Conversation {
+            client,
+            server: accept(&listener).0,
+            in_segments: false,
+        };
+        for end in [&c.client, &c.server] {
+            end.set_nodelay(true).unwrap();
+            end.set_read_timeout(Some(3 * PATIENCE)).unwrap();
+        }
+        c.client_sends(&startup(version, &[("CQL_VERSION", "3.0.0")]));
+        c.server_sends(&ready(version));
+        c.in_segments = version >= 5;
+        let mut random = Random::new(9);
+        for _ in 0..TURNS {
+            turn(&c, version, &mut random);
+        }
+        all_are_counted(&agent);
+        // It ends in the middle of a frame.
+        c.client
+            .write_all(&c.wrap(&query(version, 1, SELECT))[..20])
+            .unwrap();
+        SockRef::from(&c.client)
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
+        drop(c);
+        eventually("its end is told", || {
+            agent.metric("underpass_tap_flows").unwrap() == 0.0
+        });
+    }
+    let happened = wire.carried();
+    assert!(
+        happened.iter().all(|way| way.lost > 0 && way.held > 0),
+        "{happened:?}"
+    );
+}

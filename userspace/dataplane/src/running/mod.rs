@@ -1,0 +1,168 @@
+//! Running connections: those that were there before the policy that observes them.
+//!
+//! The application's connection is not touched. The kernel is told by the socket's cookie that its packets are to be
+//! read (`adopt.h`), and reads on from the next packet that begins with a header.
+//!
+//! 1. `connections.rs`: the connections of the agent's own network namespace.
+//! 2. `owners.rs`: their processes.
+//! 3. `survey.rs`: which of them the policy has read, and why others cannot be.
+//! 4. [`Adopter`]: has the kernel mark their sockets.
+
+mod connections;
+mod owners;
+mod survey;
+
+use std::{collections::BTreeMap, io::Read as _};
+
+use aya::{
+    Btf, Ebpf,
+    maps::{HashMap, MapData, MapError},
+    programs::Iter,
+};
+use ebpf::abi;
+
+use crate::{
+    attach::{AttachError, program, refused},
+    load,
+    maps::{self, MapsError},
+    sys::PodOf,
+};
+use policy::RuleName;
+
+pub(crate) use survey::{Scope, Survey};
+
+const MAP: &str = "adoptions";
+const ADOPTS: &str = "adopt_connections";
+
+/// Why a running connection that a rule has read is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NotAdopted {
+    /// The rule needs the bytes: the flow comes to the agent when it connects again.
+    NeedsAgent,
+    /// The process that has it open could not be found, so no rule is known to hold.
+    NoProcess,
+    /// The socket is not beneath the agent's cgroup, whose packets are read.
+    OutsideCgroup,
+    /// The kernel cannot be asked to tell when it ends: Linux 6.12 is the first that can.
+    NoEnd,
+    /// The table of observed flows is full, or there is no memory.
+    NoRoom,
+}
+
+impl NotAdopted {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::NeedsAgent,
+        Self::NoProcess,
+        Self::OutsideCgroup,
+        Self::NoEnd,
+        Self::NoRoom,
+    ];
+
+    /// The reason's name in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NeedsAgent => "needs_agent",
+            Self::NoProcess => "no_process",
+            Self::OutsideCgroup => "outside_cgroup",
+            Self::NoEnd => "no_end",
+            Self::NoRoom => "no_room",
+        }
+    }
+
+    /// The reason for people, and what can be done.
+    pub const fn explained(self) -> &'static str {
+        match self {
+            Self::NeedsAgent => "their rule needs the bytes, so they have to connect again",
+            Self::NoProcess => "their process was not found",
+            Self::OutsideCgroup => "they are not beneath the agent's cgroup",
+            Self::NoEnd => "this kernel does not tell of their end (Linux 6.12 does)",
+            Self::NoRoom => "there is no room for more observed flows",
+        }
+    }
+}
+
+/// The result of a look at the running connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adopted {
+    /// Connections that are read from now on, by rule.
+    pub by_rule: BTreeMap<RuleName, u64>,
+    /// Connections that should be read and are not.
+    pub not: BTreeMap<NotAdopted, u64>,
+}
+
+impl Adopted {
+    /// How many are read from now on.
+    pub fn count(&self) -> u64 {
+        self.by_rule.values().sum()
+    }
+}
+
+/// The map in which the kernel is told of them.
+pub(crate) struct Adopter(HashMap<MapData, u64, PodOf<abi::Adoption>>);
+
+impl Adopter {
+    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
+        maps::take(ebpf, MAP).map(Self)
+    }
+
+    /// Has the kernel mark the sockets, in the calling thread's namespace.
+    pub(crate) fn adopt(
+        &mut self,
+        ebpf: &mut Ebpf,
+        survey: Survey,
+    ) -> Result<Adopted, AttachError> {
+        let mut adopted = Adopted {
+            by_rule: BTreeMap::new(),
+            not: survey.not,
+        };
+        if survey.wanted.is_empty() {
+            return Ok(adopted);
+        }
+        let layout = |e| AttachError::Maps(MapsError::Layout(MAP, e));
+        let cookies: Vec<u64> = survey.wanted.iter().map(|w| w.cookie.0).collect();
+        let told = survey.wanted.iter().try_for_each(|wanted| {
+            let entry = PodOf(wanted.adoption);
+            self.0.insert(wanted.cookie.0, entry, 0).map_err(layout)
+        });
+        let ran = told.and_then(|()| run(ebpf));
+        for wanted in &survey.wanted {
+            let outcome = self.0.get(&wanted.cookie.0, 0).map(|PodOf(a)| a.outcome);
+            let reason = match outcome {
+                Ok(abi::ADOPTED_YES) => {
+                    *adopted.by_rule.entry(wanted.rule.clone()).or_default() += 1;
+                    continue;
+                }
+                Ok(abi::ADOPTED_NO_END) => NotAdopted::NoEnd,
+                Ok(abi::ADOPTED_NO_ROOM) => NotAdopted::NoRoom,
+                // It has ended meanwhile, or is read already.
+                _ => continue,
+            };
+            *adopted.not.entry(reason).or_default() += 1;
+        }
+        for cookie in cookies {
+            match self.0.remove(&cookie) {
+                Ok(()) | Err(MapError::KeyNotFound) => {}
+                Err(error) => return Err(layout(error)),
+            }
+        }
+        ran.map(|()| adopted)
+    }
+}
+
+fn run(ebpf: &mut Ebpf) -> Result<(), AttachError> {
+    let failed = |reason: String| AttachError::Program {
+        name: ADOPTS,
+        reason,
+    };
+    let btf = Btf::from_sys_fs().map_err(|e| AttachError::Load(e.into()))?;
+    let adopts: &mut Iter = program(ebpf, ADOPTS)?;
+    if adopts.fd().is_err() {
+        load::retry_load(|| adopts.load("tcp", &btf)).map_err(refused(ADOPTS))?;
+    }
+    let link = adopts.attach().and_then(|id| adopts.take_link(id));
+    let mut look = link.map_err(refused(ADOPTS))?.into_file();
+    let look = look.as_mut().map_err(|e| failed(e.to_string()))?;
+    let read = look.read_to_end(&mut Vec::new());
+    read.map(drop).map_err(|e| failed(e.to_string()))
+}

@@ -1,0 +1,292 @@
+//! [`Survey`]: which running connections a policy has read, and which cannot be.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs, io,
+    net::SocketAddr,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use ebpf::abi;
+
+use super::{
+    NotAdopted,
+    connections::{Connection, Connections},
+    owners::{self, Owner},
+};
+use crate::{
+    address::{self, SockCookie},
+    host,
+};
+use policy::{Action, Candidate, Match, Policy, Rule, RuleName};
+
+/// The number of connections that are looked at, at most: as many as the kernel observes, and both their ends.
+const MAX_CONNECTIONS: usize = 2 * abi::MAX_METERS as usize;
+
+/// Names of an agent's process, and of the one that keeps flows for it: their connections are no client's.
+const AGENTS: [&str; 2] = ["underpass", "underpass-keep"];
+
+/// The connections that are the agent's to read.
+#[derive(Clone, Debug)]
+pub(crate) struct Scope {
+    /// The agent's cgroup, whose packets are read.
+    pub cgroup: PathBuf,
+    /// The generation of the policy in the kernel.
+    pub generation: u8,
+    /// Whether connections that come from other hosts are steered, too.
+    pub is_incoming: bool,
+}
+
+/// A running connection that is to be read.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub cookie: SockCookie,
+    pub rule: RuleName,
+    pub adoption: abi::Adoption,
+}
+
+/// The running connections of the calling thread's network namespace that a policy has read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Survey {
+    pub wanted: Vec<Wanted>,
+    pub not: BTreeMap<NotAdopted, u64>,
+}
+
+/// The verdict of the policy on a running connection.
+enum Verdict {
+    /// No rule has the flow read.
+    None,
+    Reads(Match),
+    Not(NotAdopted),
+}
+
+impl Survey {
+    /// Looks. What cannot be looked at is in no list.
+    pub(crate) fn take(policy: &Policy, scope: &Scope) -> io::Result<Self> {
+        let mut survey = Self::default();
+        let all = Connections::list(MAX_CONNECTIONS)?;
+        let sides: Vec<Side> = sides(&all, policy, scope).collect();
+        if sides.is_empty() {
+            return Ok(survey);
+        }
+        let local = sides.iter().filter(|side| !side.is_incoming);
+        let owners = owners::of(local.map(|side| side.connection.inode).collect());
+        let seen = Seen::of(&scope.cgroup);
+        for side in sides {
+            let owner = owners.get(&side.connection.inode).map(|owner| &**owner);
+            match side.verdict(policy, owner) {
+                Verdict::None => {}
+                Verdict::Reads(_) if !seen.sees(side.connection.cgroup_id) => {
+                    survey.count(NotAdopted::OutsideCgroup);
+                }
+                Verdict::Reads(met) => survey.wanted.push(side.wanted(&met, owner, scope)),
+                Verdict::Not(reason) => survey.count(reason),
+            }
+        }
+        Ok(survey)
+    }
+
+    fn count(&mut self, reason: NotAdopted) {
+        *self.not.entry(reason).or_default() += 1;
+    }
+}
+
+/// A side of a connection that is not on another host.
+const NOBODY: abi::Endpoint = abi::Endpoint {
+    addr: [0; 16],
+    port_be: 0,
+    family: 0,
+    pad: 0,
+};
+
+/// The side of a connection that a policy decides about.
+struct Side {
+    connection: Connection,
+    is_incoming: bool,
+}
+
+/// The sides that some rule may have read: connections that this host has opened, and those from other hosts.
+fn sides<'a>(
+    all: &'a Connections,
+    policy: &'a Policy,
+    scope: &'a Scope,
+) -> impl Iterator<Item = Side> + 'a {
+    let ends: HashSet<(SocketAddr, SocketAddr)> = match scope.is_incoming {
+        true => all.established.iter().map(|c| (c.own, c.peer)).collect(),
+        false => HashSet::new(),
+    };
+    let sides = all.established.iter().filter_map(move |connection| {
+        let is_incoming = all.was_accepted(connection);
+        let is_of_here = is_incoming && ends.contains(&(connection.peer, connection.own));
+        let skipped = is_incoming && (!scope.is_incoming || is_of_here);
+        (!skipped).then_some(Side {
+            connection: *connection,
+            is_incoming,
+        })
+    });
+    sides.filter(|side| side.may_concern(policy))
+}
+
+impl Side {
+    /// The address that the client has dialled.
+    fn dialled(&self) -> SocketAddr {
+        match self.is_incoming {
+            false => self.connection.peer,
+            true => self.connection.own,
+        }
+    }
+
+    /// Whether a rule that has flows read, or carries them, may hold: so the process is worth looking for.
+    fn may_concern(&self, policy: &Policy) -> bool {
+        let holds = |rule: &Rule| {
+            let action = rule.kernel_action();
+            let is_read = matches!(action, Action::Observe | Action::Enrich);
+            is_read && rule.holds_to(self.dialled())
+        };
+        policy.rules.iter().any(holds)
+            || matches!(policy.default_action, Action::Observe | Action::Enrich)
+    }
+
+    fn candidate(&self, owner: Option<&Owner>) -> Option<Candidate> {
+        let to = self.dialled();
+        if self.is_incoming {
+            return Some(Candidate::elsewhere(self.connection.peer.ip(), to));
+        }
+        let owner = owner?;
+        Some(Candidate {
+            from: None,
+            to,
+            uid: self.connection.uid,
+            process: owner.name.clone(),
+            cgroup: owner.cgroup.clone(),
+            netns: host::own_netns_inode(),
+        })
+    }
+
+    fn verdict(&self, policy: &Policy, owner: Option<&Owner>) -> Verdict {
+        let is_agents = |owner: &Owner| AGENTS.contains(&&*owner.name);
+        if owner.is_some_and(is_agents) {
+            return Verdict::None;
+        }
+        let Some(candidate) = self.candidate(owner) else {
+            return Verdict::Not(NotAdopted::NoProcess);
+        };
+        let met = policy.first_match(&candidate);
+        let rule = met.index.and_then(|index| policy.rules.get(index));
+        let is_drawn = |rule: &Rule| {
+            rule.sample
+                .is_none_or(|sample| sample.takes(self.connection.cookie.0))
+        };
+        if !rule.is_none_or(is_drawn) {
+            return Verdict::None;
+        }
+        match met.action {
+            Action::Observe => Verdict::Reads(met),
+            Action::Enrich if rule.is_some_and(Rule::is_tapped) => Verdict::Reads(met),
+            Action::Enrich => Verdict::Not(NotAdopted::NeedsAgent),
+            Action::Bypass | Action::Deny => Verdict::None,
+        }
+    }
+
+    fn wanted(&self, met: &Match, owner: Option<&Owner>, scope: &Scope) -> Wanted {
+        let connection = &self.connection;
+        let client = match self.is_incoming {
+            false => connection.own,
+            true => connection.peer,
+        };
+        let client = address::to_abi(client);
+        let slot = met.index.and_then(|index| u32::try_from(index).ok());
+        let connect = abi::Connect {
+            opener: abi::Opener {
+                start_ns: 0,
+                execs: 0,
+                cgroup_id: owner.map_or(connection.cgroup_id, |owner| owner.cgroup_id),
+                netns_cookie: 0,
+                orig_dst: address::to_abi(self.dialled()),
+                // Of a process on another host nothing is known.
+                tgid: owner.map_or(0, |owner| owner.pid),
+                uid: match self.is_incoming {
+                    false => connection.uid,
+                    true => u32::MAX,
+                },
+                comm: owner.map_or([0; 16], |owner| comm(&owner.name)),
+                pad: [0; 4],
+            },
+            cookie: connection.cookie.0,
+            // The default's slot is behind those of rules.
+            slot: slot.unwrap_or(abi::MAX_RULES),
+            forgets: 0,
+            bound: 0,
+            bound_port: 0,
+            held: 0,
+            generation: scope.generation,
+            taps: u8::from(met.action == Action::Enrich),
+            unlimited: 0,
+            pad: [0; 2],
+            holder_cgroup_id: 0,
+        };
+        Wanted {
+            cookie: connection.cookie,
+            rule: met.rule.clone(),
+            adoption: abi::Adoption {
+                observed: abi::Observed {
+                    connect,
+                    client: match self.is_incoming {
+                        true => client,
+                        false => NOBODY,
+                    },
+                    request_seq: 0,
+                    answer_seq: 0,
+                    // Its beginning has passed.
+                    begun: 1,
+                },
+                client,
+                outcome: abi::ADOPTED_GONE,
+            },
+        }
+    }
+}
+
+/// A process's name, as `struct up_opener` has it.
+fn comm(name: &str) -> [u8; 16] {
+    let mut comm = [0; 16];
+    for (to, from) in comm.iter_mut().zip(name.bytes().take(15)) {
+        *to = from;
+    }
+    comm
+}
+
+/// The cgroups whose sockets' packets the agent sees.
+enum Seen {
+    All,
+    Of(HashSet<u64>),
+}
+
+impl Seen {
+    /// The cgroups beneath this one.
+    fn of(cgroup: &Path) -> Self {
+        let root = host::cgroup2_root().ok().flatten();
+        if root.as_deref() == Some(cgroup) {
+            return Self::All;
+        }
+        let mut ids = HashSet::new();
+        let mut left = vec![cgroup.to_owned()];
+        while let Some(folder) = left.pop() {
+            ids.extend(fs::metadata(&folder).map(|folder| folder.ino()));
+            let children = fs::read_dir(folder).into_iter().flatten().flatten();
+            let folders =
+                children.filter(|child| child.file_type().is_ok_and(|kind| kind.is_dir()));
+            left.extend(folders.map(|folder| folder.path()));
+        }
+        Self::Of(ids)
+    }
+
+    /// A socket of which the kernel does not say the cgroup passes for one that is seen: its packets show it.
+    fn sees(&self, cgroup_id: u64) -> bool {
+        match self {
+            Self::All => true,
+            Self::Of(ids) => cgroup_id == 0 || ids.contains(&cgroup_id),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The metrics of tapped flows.
+
+use dataplane::NotAdopted;
+use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use telemetry::counters_by;
+
+/// The metrics of tapped flows.
+#[derive(Clone, Debug)]
+pub struct TapMetrics {
+    pub(super) flows: IntGauge,
+    pub(super) gaps: IntCounterVec,
+    pub(super) abandoned: IntCounterVec,
+    pub(super) stopped: IntCounterVec,
+    pub(super) left_out: GaugeVec,
+    pub(super) adopted: IntCounterVec,
+    pub(super) not_adopted: IntGaugeVec,
+}
+
+impl TapMetrics {
+    /// Declares and registers the metrics.
+    ///
+    /// # Errors
+    /// Two metrics of one name.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let flows = IntGauge::new(
+            "underpass_tap_flows",
+            "Flows that are read from copies of their packets (`path = \"tap\"`).",
+        )?;
+        registry.register(Box::new(flows.clone()))?;
+        Ok(Self {
+            flows,
+            gaps: counters_by(
+                registry,
+                "underpass_tap_gaps_total",
+                "Times that bytes of a tapped flow were missed: the tap's ring was full, or the network brought them \
+                 too late to be put in their place.",
+                &["rule"],
+            )?,
+            abandoned: counters_by(
+                registry,
+                "underpass_tap_abandoned_total",
+                "Requests of tapped flows that were waiting for a response when bytes were missed, and are paired \
+                 with none.",
+                &["rule"],
+            )?,
+            stopped: counters_by(
+                registry,
+                "underpass_tap_stopped_total",
+                "Tapped flows that are not read any more, because they cannot be decoded, by rule and reason.",
+                &["rule", "reason"],
+            )?,
+            adopted: counters_by(
+                registry,
+                "underpass_observed_adopted_total",
+                "Running connections, from before the rule that has them read or from before the agent's start, which \
+                 are read where they are.",
+                &["rule"],
+            )?,
+            not_adopted: not_adopted(registry)?,
+            left_out: left_out(registry)?,
+        })
+    }
+
+    /// Gives each metric a first sample, so that the documentation sees it.
+    pub fn declare_for_docs(&self) {
+        self.gaps.with_label_values(&["rule"]);
+        self.abandoned.with_label_values(&["rule"]);
+        self.stopped.with_label_values(&["rule", "reason"]);
+        self.adopted.with_label_values(&["rule"]);
+        self.left_out.with_label_values(&["rule"]);
+    }
+}
+
+fn left_out(registry: &Registry) -> prometheus::Result<GaugeVec> {
+    let opts = Opts::new(
+        "underpass_tap_left_out",
+        "Share of a rule's tapped flows, from 0 to 1, that are not read, because reading all would take more than \
+         `agent.tap_cpu`. Their requests are counted as observed ones.",
+    );
+    let gauges = GaugeVec::new(opts, &["rule"])?;
+    registry.register(Box::new(gauges.clone()))?;
+    Ok(gauges)
+}
+
+fn not_adopted(registry: &Registry) -> prometheus::Result<IntGaugeVec> {
+    let reasons = NotAdopted::ALL.map(NotAdopted::as_str).join("`, `");
+    let help = format!(
+        "Running connections that a rule has read and that are not, when they were last looked at, by reason: \
+         `{reasons}`."
+    );
+    let opts = Opts::new("underpass_observed_not_adopted", help);
+    let gauges = IntGaugeVec::new(opts, &["reason"])?;
+    for reason in NotAdopted::ALL {
+        gauges.with_label_values(&[reason.as_str()]);
+    }
+    registry.register(Box::new(gauges.clone()))?;
+    Ok(gauges)
+}
