@@ -18,7 +18,7 @@ struct Soak {
     load: (&'static str, &'static str),
 }
 
-const SOAKS: [Soak; 3] = [
+const SOAKS: [Soak; 4] = [
     Soak {
         package: "underpass",
         program: "alone",
