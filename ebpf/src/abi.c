@@ -53,6 +53,7 @@ struct up_splice_order abi_splice_order;
 struct up_splice_slot abi_splice_slot;
 struct up_splice abi_splice;
 struct up_spliced abi_spliced;
+struct up_stalled abi_stalled;
 struct up_splice_question abi_splice_question;
 struct up_splice_answer abi_splice_answer;
 struct up_decisions abi_decisions;

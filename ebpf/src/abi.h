@@ -202,7 +202,9 @@ enum up_cause {
 	/* The user, or the cgroup, holds as many of the agent's flows as one may. */
 	UP_CAUSE_USER_FULL = 27,
 	UP_CAUSE_CGROUP_FULL = 28,
-	UP_CAUSES = 29,
+	/* An application in a sockmap did not read on while bytes waited in TCP: its flow left the sockmap. */
+	UP_CAUSE_READER_STALLED = 29,
+	UP_CAUSES = 30,
 };
 
 /* The turn that a message of a socket on the shortcut took: the shortcut, or TCP and why. */
@@ -222,7 +224,9 @@ enum up_turn {
 	UP_TURN_AGENT_AWAY = 7,
 	/* An end is another protocol's: kTLS, MPTCP. */
 	UP_TURN_UPPER_LAYER = 8,
-	UP_TURNS = 9,
+	/* A reader did not go on while bytes waited in TCP: the flow is on its way out of the map. */
+	UP_TURN_LEFT = 9,
+	UP_TURNS = 10,
 };
 
 struct up_endpoint {
@@ -751,7 +755,9 @@ struct up_splice {
 	__u8 down_flows;
 	/* A packet could not be cut, or one is missing: no byte passes any more. */
 	__u8 corrupted;
-	__u8 pad[6];
+	/* The applications' sockets leave the sockmaps, or have left: one of them did not read on. */
+	__u8 is_out;
+	__u8 pad[5];
 	/* Runs of splice_back that have begun, and that have ended. */
 	__u64 back_begun;
 	__u64 back_done;
@@ -768,9 +774,28 @@ struct up_splice {
 	struct up_frame_position down_position;
 };
 
+/* How an application that is in a sockmap reads, as the looks over such sockets find it. */
+struct up_reader {
+	/* Where it was in the stream at the last look. */
+	__u32 seq;
+	/* Bytes waited in TCP then. */
+	__u8 waits;
+	/* It leaves the sockmap, or has left: at two looks it was at the same place while bytes waited in TCP,
+	 * which FIONREAD may not show it. */
+	__u8 leaves;
+	__u8 pad[2];
+};
+
+/* A socket that is to leave its sockmap, as the agent is told: by its key there, and whether now. */
+struct up_stalled {
+	__u64 key;
+	__u64 now;
+};
+
 /* Kept with the client's socket, and with the database's. */
 struct up_spliced {
 	__u64 id;
+	struct up_reader reader;
 };
 
 /* The agent's question to splice_look: to enrol a flow, or how it stands. */
@@ -837,6 +862,9 @@ struct up_splice_answer {
 	/* Whether the accepted socket's connection is over for both sides, as after a reset. Who redirects to it may
 	 * have been told of the reset, and then its owner is not. */
 	__u32 is_reset;
+	/* Of a flow that was refused when sockets of applications had been entered: bytes wait for one of them, of
+	 * which FIONREAD may not have told it. */
+	__u32 to_nudge;
 };
 
 /* Written by the agent, one entry: what bounds the shortcut. */
@@ -886,6 +914,8 @@ struct up_shortcut_end {
 	/* The database's end, which is counted for its flow. */
 	__u8 is_server;
 	__u8 pad[5];
+	/* Of this end's own application. */
+	struct up_reader reader;
 	/* The rest is of the client's end: who dialled, under which rule, when, from where. */
 	struct up_connect connect;
 	__u64 opened_ns;
@@ -970,11 +1000,12 @@ _Static_assert(sizeof(struct up_splice_order) == 96, "up_splice_order");
 _Static_assert(sizeof(struct up_splice_slot) == 104, "up_splice_slot");
 _Static_assert(sizeof(struct up_splice) == 160, "up_splice");
 _Static_assert(sizeof(struct up_splice_question) == 112, "up_splice_question");
-_Static_assert(sizeof(struct up_splice_answer) == 32, "up_splice_answer");
+_Static_assert(sizeof(struct up_splice_answer) == 36, "up_splice_answer");
 _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");
 _Static_assert(sizeof(struct up_shortcut_key) == 48, "up_shortcut_key");
 _Static_assert(sizeof(struct up_shortcut_first) == 24, "up_shortcut_first");
-_Static_assert(sizeof(struct up_shortcut_end) == 248, "up_shortcut_end");
+_Static_assert(sizeof(struct up_shortcut_end) == 256, "up_shortcut_end");
+_Static_assert(sizeof(struct up_stalled) == 16, "up_stalled");
 _Static_assert(sizeof(struct up_shortcut_wish) == sizeof(struct up_connect) + 16, "up_shortcut_wish");
 _Static_assert(sizeof(struct up_shortcut_refusal) == sizeof(struct up_shortcut_wish) + 24,
 	       "up_shortcut_refusal");

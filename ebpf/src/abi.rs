@@ -302,8 +302,11 @@ pub const CAUSE_USER_FULL: u32 = 27;
 /// `UP_CAUSE_CGROUP_FULL` of `enum up_cause` in abi.h.
 pub const CAUSE_CGROUP_FULL: u32 = 28;
 
+/// `UP_CAUSE_READER_STALLED` of `enum up_cause` in abi.h.
+pub const CAUSE_READER_STALLED: u32 = 29;
+
 /// `UP_CAUSES` of `enum up_cause` in abi.h.
-pub const CAUSES: u32 = 29;
+pub const CAUSES: u32 = 30;
 
 /// `UP_ADOPTED_GONE` of `enum up_adopted` in abi.h.
 pub const ADOPTED_GONE: u32 = 0;
@@ -452,8 +455,11 @@ pub const TURN_AGENT_AWAY: u32 = 7;
 /// `UP_TURN_UPPER_LAYER` of `enum up_turn` in abi.h.
 pub const TURN_UPPER_LAYER: u32 = 8;
 
+/// `UP_TURN_LEFT` of `enum up_turn` in abi.h.
+pub const TURN_LEFT: u32 = 9;
+
 /// `UP_TURNS` of `enum up_turn` in abi.h.
-pub const TURNS: u32 = 9;
+pub const TURNS: u32 = 10;
 
 /// `UP_EDGE_VERSION` of `enum up_edge_limit` in abi.h.
 pub const EDGE_VERSION: u32 = 2;
@@ -1676,8 +1682,10 @@ pub struct Splice {
     pub down_flows: u8,
     /// In C: `__u8`.
     pub corrupted: u8,
-    /// In C: `__u8[6]`.
-    pub pad: [u8; 6],
+    /// In C: `__u8`.
+    pub is_out: u8,
+    /// In C: `__u8[5]`.
+    pub pad: [u8; 5],
     /// In C: `__u64`.
     pub back_begun: u64,
     /// In C: `__u64`.
@@ -1710,7 +1718,8 @@ const _: () = {
     assert!(offset_of!(Splice, down_seq) == 20);
     assert!(offset_of!(Splice, down_flows) == 24);
     assert!(offset_of!(Splice, corrupted) == 25);
-    assert!(offset_of!(Splice, pad) == 26);
+    assert!(offset_of!(Splice, is_out) == 26);
+    assert!(offset_of!(Splice, pad) == 27);
     assert!(offset_of!(Splice, back_begun) == 32);
     assert!(offset_of!(Splice, back_done) == 40);
     assert!(offset_of!(Splice, up_redirected) == 48);
@@ -1730,11 +1739,52 @@ const _: () = {
 pub struct Spliced {
     /// In C: `__u64`.
     pub id: u64,
+    /// In C: `struct up_reader`.
+    pub reader: Reader,
 }
 
 const _: () = {
-    assert!(size_of::<Spliced>() == 8);
+    assert!(size_of::<Spliced>() == 16);
     assert!(offset_of!(Spliced, id) == 0);
+    assert!(offset_of!(Spliced, reader) == 8);
+};
+
+/// `struct up_reader` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reader {
+    /// In C: `__u32`.
+    pub seq: u32,
+    /// In C: `__u8`.
+    pub waits: u8,
+    /// In C: `__u8`.
+    pub leaves: u8,
+    /// In C: `__u8[2]`.
+    pub pad: [u8; 2],
+}
+
+const _: () = {
+    assert!(size_of::<Reader>() == 8);
+    assert!(offset_of!(Reader, seq) == 0);
+    assert!(offset_of!(Reader, waits) == 4);
+    assert!(offset_of!(Reader, leaves) == 5);
+    assert!(offset_of!(Reader, pad) == 6);
+};
+
+/// `struct up_stalled` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stalled {
+    /// In C: `__u64`.
+    pub key: u64,
+    /// In C: `__u64`.
+    pub now: u64,
+}
+
+const _: () = {
+    assert!(size_of::<Stalled>() == 16);
+    assert!(offset_of!(Stalled, key) == 0);
+    assert!(offset_of!(Stalled, now) == 8);
 };
 
 /// `struct up_splice_question` in abi.h.
@@ -1791,10 +1841,12 @@ pub struct SpliceAnswer {
     pub sender: u32,
     /// In C: `__u32`.
     pub is_reset: u32,
+    /// In C: `__u32`.
+    pub to_nudge: u32,
 }
 
 const _: () = {
-    assert!(size_of::<SpliceAnswer>() == 32);
+    assert!(size_of::<SpliceAnswer>() == 36);
     assert!(offset_of!(SpliceAnswer, refusal) == 0);
     assert!(offset_of!(SpliceAnswer, near_leg_write_seq) == 4);
     assert!(offset_of!(SpliceAnswer, near_leg_copied_seq) == 8);
@@ -1803,6 +1855,7 @@ const _: () = {
     assert!(offset_of!(SpliceAnswer, engine) == 20);
     assert!(offset_of!(SpliceAnswer, sender) == 24);
     assert!(offset_of!(SpliceAnswer, is_reset) == 28);
+    assert!(offset_of!(SpliceAnswer, to_nudge) == 32);
 };
 
 /// `struct up_decisions` in abi.h.
@@ -1903,6 +1956,8 @@ pub struct ShortcutEnd {
     pub is_server: u8,
     /// In C: `__u8[5]`.
     pub pad: [u8; 5],
+    /// In C: `struct up_reader`.
+    pub reader: Reader,
     /// In C: `struct up_connect`.
     pub connect: Connect,
     /// In C: `__u64`.
@@ -1914,7 +1969,7 @@ pub struct ShortcutEnd {
 }
 
 const _: () = {
-    assert!(size_of::<ShortcutEnd>() == 248);
+    assert!(size_of::<ShortcutEnd>() == 256);
     assert!(offset_of!(ShortcutEnd, peer) == 0);
     assert!(offset_of!(ShortcutEnd, peer_sock) == 8);
     assert!(offset_of!(ShortcutEnd, put_bytes) == 16);
@@ -1924,10 +1979,11 @@ const _: () = {
     assert!(offset_of!(ShortcutEnd, spilled) == 97);
     assert!(offset_of!(ShortcutEnd, is_server) == 98);
     assert!(offset_of!(ShortcutEnd, pad) == 99);
-    assert!(offset_of!(ShortcutEnd, connect) == 104);
-    assert!(offset_of!(ShortcutEnd, opened_ns) == 216);
-    assert!(offset_of!(ShortcutEnd, client) == 224);
-    assert!(offset_of!(ShortcutEnd, refusal) == 244);
+    assert!(offset_of!(ShortcutEnd, reader) == 104);
+    assert!(offset_of!(ShortcutEnd, connect) == 112);
+    assert!(offset_of!(ShortcutEnd, opened_ns) == 224);
+    assert!(offset_of!(ShortcutEnd, client) == 232);
+    assert!(offset_of!(ShortcutEnd, refusal) == 252);
 };
 
 /// `struct up_shortcut_wish` in abi.h.
@@ -2841,6 +2897,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("down_seq", offset_of!(Splice, down_seq)),
             ("down_flows", offset_of!(Splice, down_flows)),
             ("corrupted", offset_of!(Splice, corrupted)),
+            ("is_out", offset_of!(Splice, is_out)),
             ("pad", offset_of!(Splice, pad)),
             ("back_begun", offset_of!(Splice, back_begun)),
             ("back_done", offset_of!(Splice, back_done)),
@@ -2858,7 +2915,28 @@ pub const LAYOUT: &[StructLayout] = &[
     (
         "up_spliced",
         size_of::<Spliced>(),
-        &[("id", offset_of!(Spliced, id))],
+        &[
+            ("id", offset_of!(Spliced, id)),
+            ("reader", offset_of!(Spliced, reader)),
+        ],
+    ),
+    (
+        "up_reader",
+        size_of::<Reader>(),
+        &[
+            ("seq", offset_of!(Reader, seq)),
+            ("waits", offset_of!(Reader, waits)),
+            ("leaves", offset_of!(Reader, leaves)),
+            ("pad", offset_of!(Reader, pad)),
+        ],
+    ),
+    (
+        "up_stalled",
+        size_of::<Stalled>(),
+        &[
+            ("key", offset_of!(Stalled, key)),
+            ("now", offset_of!(Stalled, now)),
+        ],
     ),
     (
         "up_splice_question",
@@ -2901,6 +2979,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("engine", offset_of!(SpliceAnswer, engine)),
             ("sender", offset_of!(SpliceAnswer, sender)),
             ("is_reset", offset_of!(SpliceAnswer, is_reset)),
+            ("to_nudge", offset_of!(SpliceAnswer, to_nudge)),
         ],
     ),
     (
@@ -2950,6 +3029,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("spilled", offset_of!(ShortcutEnd, spilled)),
             ("is_server", offset_of!(ShortcutEnd, is_server)),
             ("pad", offset_of!(ShortcutEnd, pad)),
+            ("reader", offset_of!(ShortcutEnd, reader)),
             ("connect", offset_of!(ShortcutEnd, connect)),
             ("opened_ns", offset_of!(ShortcutEnd, opened_ns)),
             ("client", offset_of!(ShortcutEnd, client)),

@@ -109,8 +109,25 @@ struct in6_addr {
 	} in6_u;
 };
 
+typedef struct {
+	int counter;
+} atomic_t;
+
+typedef struct refcount_struct {
+	atomic_t refs;
+} refcount_t;
+
+struct hlist_node {
+	struct hlist_node *next, **pprev;
+};
+
+struct timer_list {
+	struct hlist_node entry;
+};
+
 struct sock_common {
 	atomic64_t skc_cookie;
+	refcount_t skc_refcnt;
 	struct proto *skc_prot;
 	possible_net_t skc_net;
 	unsigned short skc_family;
@@ -133,6 +150,8 @@ struct sock {
 	int sk_wmem_queued;
 	int sk_sndbuf;
 	void *sk_user_data;
+	/* Keepalive probes. */
+	struct timer_list sk_timer;
 	struct sock_cgroup_data sk_cgrp_data;
 };
 
@@ -142,6 +161,8 @@ struct inet_sock {
 
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
+	struct timer_list icsk_retransmit_timer;
+	struct timer_list icsk_delack_timer;
 	/* An upper layer's: kTLS, MPTCP. */
 	void *icsk_ulp_ops;
 };
@@ -167,6 +188,13 @@ struct bpf_iter__bpf_sk_storage_map {
 	void *map;
 	struct sock *sk;
 	void *value;
+};
+
+struct bpf_iter__sockmap {
+	struct bpf_iter_meta *meta;
+	void *map;
+	void *key;
+	struct sock *sk;
 };
 
 struct bpf_iter__tcp {

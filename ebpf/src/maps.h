@@ -265,9 +265,9 @@ struct {
 	__uint(max_entries, UP_HELD_RING_BYTES);
 } held SEC(".maps"); /* hold filter → agent; consumed */
 
-/* Spliced flows, by the cookie of the dialled socket. The first five hold sockets, which leave
+/* Spliced flows, by the cookie of the dialled socket. The first five hold sockets. The agent's leave
  * when they close, and never before: to remove one that lives may lose a packet. `near_apps` and `far_apps`
- * have an sk_msg. Only `far_legs` has a stream verdict; an application's socket with one may see EAGAIN
+ * have an sk_msg; applications' sockets leave them when their flow does (readers.h). Only `far_legs` has a stream verdict; an application's socket with one may see EAGAIN
  * where it would block. Dialled sockets to which nothing comes but by spills are in `far_sinks` instead. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKHASH);

@@ -178,7 +178,7 @@ static __always_inline void on_server(struct bpf_sock_ops *ops, struct bpf_sock 
 		return;
 	bpf_map_delete_elem(&shortcut_firsts, &key);
 	clients = bpf_map_lookup_elem(&shortcut_ends, &first.cookie);
-	if (!clients)
+	if (!clients || clients->reader.leaves)
 		return;
 	cause = enrol_server(ops, tp, clients, &first);
 	if (cause == UP_CAUSES) {
@@ -367,7 +367,7 @@ int take_shortcut(struct sk_msg_md *msg)
 	end = bpf_map_lookup_elem(&shortcut_ends, &cookie);
 	if (!end)
 		return SK_PASS;
-	turn = turn_of(msg, tp, end, &waiting);
+	turn = end->reader.leaves ? UP_TURN_LEFT : turn_of(msg, tp, end, &waiting);
 	if (turn == UP_TURN_SHORTCUT && has_too_many(end, waiting))
 		turn = UP_TURN_FLOW_FULL;
 	if (turn == UP_TURN_SHORTCUT) {
@@ -395,8 +395,15 @@ int take_shortcut(struct sk_msg_md *msg)
 #define SOL_SOCKET 1
 #define SO_RCVLOWAT 18
 
-/* For each TCP socket of the agent's namespace, locked. Setting SO_RCVLOWAT, to what it is,
- * announces bytes that can be read: an edge. */
+/* Setting SO_RCVLOWAT, to what it is, announces bytes that can be read: an edge. */
+static __always_inline void announce(struct sock_common *skc, const struct tcp_sock *tp)
+{
+	int lowat = SOCK_OF(tp).sk_rcvlowat;
+
+	bpf_setsockopt(skc, SOL_SOCKET, SO_RCVLOWAT, &lowat, sizeof(lowat));
+}
+
+/* For each TCP socket of the agent's namespace, locked. */
 SEC("iter/tcp")
 int nudge_readers(struct bpf_iter__tcp *ctx)
 {
@@ -405,7 +412,6 @@ int nudge_readers(struct bpf_iter__tcp *ctx)
 	struct tcp_sock *tp;
 	__u64 user_data;
 	__u32 zero = 0;
-	int lowat;
 
 	if (!skc)
 		return 0;
@@ -422,8 +428,7 @@ int nudge_readers(struct bpf_iter__tcp *ctx)
 	}
 	if (!SOCK_OF(tp).sk_receive_queue.qlen)
 		return 0;
-	lowat = SOCK_OF(tp).sk_rcvlowat;
-	bpf_setsockopt(skc, SOL_SOCKET, SO_RCVLOWAT, &lowat, sizeof(lowat));
+	announce(skc, tp);
 	count->nudged += 1;
 	return 0;
 }

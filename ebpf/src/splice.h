@@ -555,6 +555,32 @@ static __always_inline __u32 is_read(struct __sk_buff *skb, const struct up_spli
 	return refusal;
 }
 
+static __always_inline int has_bytes(struct __sk_buff *skb, const struct up_endpoint *own,
+				     const struct up_endpoint *peer)
+{
+	struct bpf_sock *sk = look_up(skb, own, peer);
+	struct tcp_sock *t;
+	int has = 0;
+
+	if (!sk)
+		return 0;
+	t = bpf_skc_to_tcp_sock(sk);
+	if (t)
+		has = t->inet_conn.icsk_inet.sk.sk_receive_queue.qlen != 0;
+	bpf_sk_release(sk);
+	return has;
+}
+
+/* Nobody carries the flow: the applications' sockets become what they were. Nothing is in their psocks. */
+static __always_inline void leave_apps(struct __sk_buff *skb, struct up_splice_answer *a,
+				       const struct up_splice_question *q)
+{
+	bpf_map_delete_elem(&near_apps, &q->id);
+	bpf_map_delete_elem(&far_apps, &q->id);
+	a->to_nudge = has_bytes(skb, &q->near_app, &q->near_leg) ||
+		      has_bytes(skb, &q->far_app, &q->far_leg);
+}
+
 /* The dialled socket last: when it is there, everything is. */
 static __always_inline __u32 enrol_flow(struct __sk_buff *skb, struct up_splice_answer *a,
 					 const struct up_splice_question *q)
@@ -567,8 +593,11 @@ static __always_inline __u32 enrol_flow(struct __sk_buff *skb, struct up_splice_
 		refusal = enrol_near_leg(skb, a, q, &s);
 	if (refusal == UP_SPLICE_ENROLLED)
 		refusal = enrol_near_app(skb, a, q);
-	if (refusal == UP_SPLICE_ENROLLED)
-		refusal = enrol_far_leg(skb, a, q, &s);
+	if (refusal != UP_SPLICE_ENROLLED)
+		return refusal;
+	refusal = enrol_far_leg(skb, a, q, &s);
+	if (refusal != UP_SPLICE_ENROLLED)
+		leave_apps(skb, a, q);
 	return refusal;
 }
 

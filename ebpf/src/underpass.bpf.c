@@ -24,6 +24,8 @@
  * sockops                     ESTABLISHED and CLOSE, shortcut's ends    shortcut.h on_shortcut_event
  * sk_msg                      send(2) of a socket on the shortcut       shortcut.h take_shortcut
  * iter/tcp                    when the agent looks after a spill        shortcut.h nudge_readers
+ * iter/sockmap                when the agent looks for stalled readers  readers.h find_stalled
+ * iter/tcp                    when a socket has left a sockmap          readers.h nudge_left
  * iter/bpf_sk_storage_map     when the agent asks who is not enrolled   shortcut.h tell_refusals
  *
  * What these share: abi.h (both sides see it), maps.h, kernel.h (the kernel's types), common.h
@@ -42,5 +44,6 @@
 #include "adopt.h"
 #include "splice.h"
 #include "shortcut.h"
+#include "readers.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -21,10 +21,15 @@ struct Language {
     build: fn(source: &Path, built: &Path) -> Result<()>,
 }
 
-const LANGUAGES: [Language; 3] = [
+const LANGUAGES: [Language; 4] = [
     Language {
         name: "go",
         variable: "UNDERPASS_GO_SUITE",
+        build: go,
+    },
+    Language {
+        name: "go-scylla",
+        variable: "UNDERPASS_GO_SCYLLA_SUITE",
         build: go,
     },
     Language {
@@ -99,7 +104,7 @@ fn go(source: &Path, built: &Path) -> Result<()> {
         .args(["build", "-mod=readonly", "-buildvcs=false", "-o"])
         .arg(built.join("suite"))
         .arg("."))
-    .context("can it reach a module proxy? Then try again")
+    .context("can it reach a module proxy, and is it new enough for `go.mod`? Then try again")
 }
 
 /// Packages are those of package-lock.json.

@@ -1,4 +1,5 @@
-//! The Python environment of the driver suites, in target/venv.
+//! The Python environments of the driver suites: target/venv, and target/venv-scylla for ScyllaDB's fork of the driver,
+//! which has the same module's name.
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -6,12 +7,29 @@ use anyhow::{Context, Result};
 
 use crate::{paths, run::run};
 
-/// Makes the environment unless it is here and as requirements.txt wants it; its Python.
-pub fn ensure() -> Result<PathBuf> {
-    let requirements = paths::root().join("userspace/sandbox/drivers/requirements.txt");
+/// The environments: the variable that names one's Python to the tests, the folder, the file of what it has.
+const ENVIRONMENTS: [(&str, &str, &str); 2] = [
+    ("UNDERPASS_PYTHON", "venv", "requirements.txt"),
+    (
+        "UNDERPASS_SCYLLA_PYTHON",
+        "venv-scylla",
+        "requirements-scylla.txt",
+    ),
+];
+
+/// Makes the environments unless they are here and as their files want them. Returns each one's Python, behind the
+/// variable that names it.
+pub fn ensure() -> Result<Vec<(&'static str, PathBuf)>> {
+    let all = ENVIRONMENTS.iter();
+    all.map(|(variable, folder, file)| Ok((*variable, ensure_one(folder, file)?)))
+        .collect()
+}
+
+fn ensure_one(folder: &str, file: &str) -> Result<PathBuf> {
+    let requirements = paths::root().join("userspace/sandbox/drivers").join(file);
     let wanted = fs::read_to_string(&requirements)
         .with_context(|| format!("cannot read {}", requirements.display()))?;
-    let venv = paths::target().join("venv");
+    let venv = paths::target().join(folder);
     let python = venv.join("bin/python");
     // Written last: an environment without it is not complete.
     let stamp = venv.join("requirements.txt");

@@ -2,7 +2,10 @@
 
 use anyhow::{Context, Result};
 
-use crate::run::{cargo, require_root, run as run_command};
+use crate::{
+    cassandra,
+    run::{cargo, require_root, run as run_command},
+};
 
 /// Tests with a load that can be set.
 struct Soak {
@@ -15,7 +18,7 @@ struct Soak {
     load: (&'static str, &'static str),
 }
 
-const SOAKS: [Soak; 3] = [
+const SOAKS: &[Soak] = &[
     Soak {
         package: "underpass",
         program: "alone",
@@ -37,11 +40,38 @@ const SOAKS: [Soak; 3] = [
         ],
         load: ("UNDERPASS_EDGE_PACKETS", "1000000"),
     },
+    Soak {
+        package: "underpass",
+        program: "paths",
+        tests: &["integrity::readers::whoever_reads_in_whatever_way_gets_every_byte_on_every_path"],
+        load: ("UNDERPASS_READERS_MIB", "2048"),
+    },
+    Soak {
+        package: "underpass",
+        program: "paths",
+        tests: &[
+            "clients::haproxy_gets_every_answer",
+            "clients::nginx_gets_every_answer",
+        ],
+        load: ("UNDERPASS_ANSWER_MIB", "64"),
+    },
+    Soak {
+        package: "underpass",
+        program: "drivers",
+        tests: &["differential::answers_are_those_without_the_agent"],
+        load: ("UNDERPASS_STATEMENTS", "20000"),
+    },
 ];
 
-/// The command. The first test that fails ends it.
+/// The command. The first test that fails ends it. Cassandra is stopped at the end if it was not running before.
 pub fn run() -> Result<()> {
     require_root("soak", "loads BPF programs and makes network namespaces")?;
+    let node = cassandra::up(None)?;
+    let soaked = soak(&node);
+    soaked.and(node.finish())
+}
+
+fn soak(node: &cassandra::Up) -> Result<()> {
     for soak in SOAKS {
         let (variable, load) = soak.load;
         run_command(
@@ -49,6 +79,7 @@ pub fn run() -> Result<()> {
                 .args(["test", "-p", soak.package, "--test", soak.program])
                 .args(["--", "--exact", "--nocapture"])
                 .args(soak.tests)
+                .envs(node.variables())
                 .env(variable, load),
         )
         .with_context(|| format!("{} failed with {variable}={load}", soak.tests.join(", ")))?;

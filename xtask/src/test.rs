@@ -1,7 +1,7 @@
 //! `test`: every test, with all that they need: root, Cassandra, drivers; then a quick run of
 //! the benchmark.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
@@ -28,20 +28,15 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     require_root("test", "loads BPF programs and makes network namespaces")?;
     setup::ensure(&setup::ALL)?;
-    let python = python::ensure()?;
-    let programs = programs::ensure()?;
+    let mut programs = programs::ensure()?;
+    programs.extend(python::ensure()?);
     // Built before Cassandra starts, which would only compete with the compiler. The programs that
     // the quick run measures are among them.
     run_command(cargo().args(["build", "--workspace", "--bins", "--tests"]))
         .context("the workspace does not build")?;
     let node = cassandra::up(None)?;
-    let tested = test(args, &node, &python, programs).and_then(|()| bench::quick(&node));
-    let stopped = if node.started {
-        cassandra::down()
-    } else {
-        Ok(())
-    };
-    tested.and(stopped)
+    let tested = test(args, &node, programs).and_then(|()| bench::quick(&node));
+    tested.and(node.finish())
 }
 
 /// Tests of a program that run at a time. Most of them wait for another process or for a timer
@@ -51,12 +46,7 @@ fn threads() -> usize {
     processors + MORE_TESTS
 }
 
-fn test(
-    args: &Args,
-    node: &cassandra::Up,
-    python: &Path,
-    programs: Vec<(&str, PathBuf)>,
-) -> Result<()> {
+fn test(args: &Args, node: &cassandra::Up, programs: Vec<(&str, PathBuf)>) -> Result<()> {
     skips::clear()?;
     // All but the examples in doc comments, which `house` forbids; or what the caller has chosen.
     let all = ["--lib", "--bins", "--tests"];
@@ -67,11 +57,7 @@ fn test(
             .args(selection)
             .args(&args.args)
             .env("RUST_TEST_THREADS", threads().to_string())
-            .env("UNDERPASS_CASSANDRA", node.address.to_string())
-            .env("UNDERPASS_CASSANDRA_PID", node.pid.to_string())
-            .env("UNDERPASS_CASSANDRA_USER", cassandra::USER)
-            .env("UNDERPASS_CASSANDRA_PASSWORD", cassandra::PASSWORD)
-            .env("UNDERPASS_PYTHON", python)
+            .envs(node.variables())
             .envs(programs)
             .env("UNDERPASS_REQUIRE_ALL", "1")
             .env("UNDERPASS_SKIPS", skips::file()),

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Dataplane, shortcut::ShortcutCounts};
+use dataplane::{Dataplane, readers::LOOK_EVERY, shortcut::ShortcutCounts};
 use prometheus::{
     IntCounter, IntCounterVec, IntGauge, Opts,
     core::{Collector, Desc},
@@ -41,14 +41,20 @@ pub async fn tend(dataplane: Shared, available: PathsAvailable) -> anyhow::Resul
     };
     let mut tending = time::interval(TEND_EVERY);
     tending.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut reading = time::interval(LOOK_EVERY);
+    reading.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut looks: Option<Looks> = None;
     loop {
+        let is_open = with(&dataplane, |d| d.has_shortcut()).unwrap_or_default();
         let next = looks.as_ref().map(|l| l.next);
         tokio::select! {
             _ = tending.tick() => {
                 blocking(&dataplane, Dataplane::tend_shortcuts).await;
                 let tried = with(&dataplane, Dataplane::tried).unwrap_or_default();
                 tried.iter().for_each(|tried| available.note(tried));
+            }
+            _ = reading.tick(), if is_open => {
+                blocking(&dataplane, Dataplane::look_after_readers).await;
             }
             spilled = spills.next() => {
                 spilled?;

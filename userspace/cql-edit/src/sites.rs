@@ -90,6 +90,8 @@ pub(crate) struct Using<'t> {
     pub(crate) at: Range<usize>,
     pub(crate) ttl: Option<Given<'t>>,
     pub(crate) timestamp: Option<Given<'t>>,
+    /// ScyllaDB's TIMEOUT stands there, too.
+    pub(crate) timeout: bool,
 }
 
 /// A number that it gives.
@@ -242,17 +244,22 @@ impl<'s, 't> Finding<'s, 't> {
         let start = self.spots.get(self.at.checked_sub(1)?)?.at.start;
         let mut using = Using::default();
         loop {
-            let is_ttl = self.accepts("TTL");
-            if !is_ttl && !self.accepts("TIMESTAMP") {
-                return None;
-            }
-            let given = self.number()?;
-            let known = match is_ttl {
-                true => &mut using.ttl,
-                false => &mut using.timestamp,
-            };
-            if known.replace(given).is_some() {
-                return None;
+            if self.accepts("TIMEOUT") {
+                using.timeout = true;
+                self.step()?;
+            } else {
+                let is_ttl = self.accepts("TTL");
+                if !is_ttl && !self.accepts("TIMESTAMP") {
+                    return None;
+                }
+                let given = self.number()?;
+                let known = match is_ttl {
+                    true => &mut using.ttl,
+                    false => &mut using.timestamp,
+                };
+                if known.replace(given).is_some() {
+                    return None;
+                }
             }
             if !self.accepts("AND") {
                 break;
@@ -419,7 +426,15 @@ mod tests {
                 "UPDATE t USING TTL 1 AND TTL 2 SET a = 1 WHERE b = 1",
                 "unknown",
             ),
-            ("UPDATE t USING TIMEOUT 1s SET a = 1 WHERE b = 1", "unknown"),
+            (
+                "UPDATE t USING TIMEOUT 1s AND TTL 5 AND TIMEOUT :t SET a = 1 WHERE b = 1",
+                "update - t [USING TIMEOUT 1s AND TTL 5 AND TIMEOUT :t] 5 - ..t; 1",
+            ),
+            (
+                "SELECT a FROM t WHERE b = 1 BYPASS CACHE USING TIMEOUT 1s",
+                "select - t [USING TIMEOUT 1s] - - ..t; 0",
+            ),
+            ("UPDATE t USING TIMEOUT SET a = 1 WHERE b = 1", "unknown"),
             ("SELECT a FROM t; SELECT a FROM u", "unknown"),
             ("SELECT 'open FROM t", "unknown"),
             ("USE ks", "unknown"),

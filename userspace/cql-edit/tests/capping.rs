@@ -178,7 +178,7 @@ fn what_could_get_around_a_cap_does_not_pass() {
         );
         for text in [
             "INSERT INTO t (a) VALUES (1) USING TTL 5 AND TTL 500",
-            "INSERT INTO t (a) VALUES (1) USING TIMEOUT 1s AND TTL 500",
+            "INSERT INTO t (a) VALUES (1) USING PATIENCE 1s AND TTL 500",
             "gibberish using ttl 500",
         ] {
             let (code, message) = refusal(&mut flow, QUERY, &ask(version, text));

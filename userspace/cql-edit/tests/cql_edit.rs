@@ -10,6 +10,8 @@ mod editing;
 #[cfg(test)]
 mod extensions;
 #[cfg(test)]
+mod grammar;
+#[cfg(test)]
 mod guarding;
 #[cfg(test)]
 mod looking_up;

@@ -1,6 +1,6 @@
 //! Encrypted columns: what the database gets, and what the client.
 
-mod database;
+pub mod database;
 mod read;
 mod refused;
 mod statements;

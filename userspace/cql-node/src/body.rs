@@ -40,6 +40,11 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
+    /// Whether nothing is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     pub(super) fn u8(&mut self) -> Result<u8> {
         self.array().map(u8::from_be_bytes)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One connection, as the database sees it.
@@ -22,6 +22,8 @@ pub struct Client {
     pub keyspace: Option<String>,
     /// Requests received, STARTUP included.
     pub requests: u64,
+    /// The consistency level of the last QUERY or EXECUTE; `None` before.
+    pub consistency: Option<u16>,
 }
 
 /// The connections of one node. The node's thread writes; any thread reads.
@@ -35,6 +37,8 @@ pub(super) struct Clients {
 struct Entry {
     client: Mutex<Client>,
     requests: AtomicU64,
+    /// Above `u16::MAX`: none yet.
+    consistency: AtomicU32,
 }
 
 /// A connection's own entry, which leaves the list when dropped.
@@ -55,10 +59,12 @@ impl Clients {
             driver_version: None,
             keyspace: None,
             requests: 0,
+            consistency: None,
         };
         let entry = Arc::new(Entry {
             client: Mutex::new(client),
             requests: AtomicU64::new(0),
+            consistency: AtomicU32::new(u32::MAX),
         });
         let id = self.total.fetch_add(1, Relaxed);
         lock(&self.open).insert(id, Arc::clone(&entry));
@@ -73,6 +79,7 @@ impl Clients {
     pub(super) fn snapshot(&self) -> Vec<Client> {
         let read = |e: &Arc<Entry>| Client {
             requests: e.requests.load(Relaxed),
+            consistency: e.consistency.load(Relaxed).try_into().ok(),
             ..lock(&e.client).clone()
         };
         lock(&self.open).values().map(read).collect()
@@ -89,8 +96,17 @@ impl Clients {
 }
 
 impl Registration {
+    /// The client's port, as the node sees it.
+    pub(super) fn port(&self) -> u16 {
+        lock(&self.entry.client).peer.port()
+    }
+
     pub(super) fn count_request(&self) {
         self.entry.requests.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn asks_at(&self, consistency: u16) {
+        self.entry.consistency.store(consistency.into(), Relaxed);
     }
 
     pub(super) fn update(&self, change: impl FnOnce(&mut Client)) {

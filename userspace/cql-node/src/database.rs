@@ -15,6 +15,7 @@ use super::parse::parse;
 use super::response::SchemaChange;
 use super::ring::Ring;
 use super::schema::{Keyspace, TableDef, uuid_of};
+use super::scylla::Scylla;
 use super::statements::Statements;
 use super::store::{Memory, Table};
 use super::system::System;
@@ -35,6 +36,7 @@ pub(super) struct Database {
     pub(super) max_version: u8,
     pub(super) memory: Rc<Memory>,
     pub(super) ring: Ring,
+    pub(super) scylla: Option<Scylla>,
     schema_changes: u64,
 }
 
@@ -59,6 +61,7 @@ impl Database {
             max_version,
             memory,
             ring: Ring::new(addr, Vec::new()),
+            scylla: None,
             schema_changes: 0,
         })
     }
@@ -87,7 +90,12 @@ impl Database {
         current: Option<&str>,
     ) -> Result<(Rc<Table>, Option<SystemTable>)> {
         let keyspace = keyspace_of(name, current)?;
-        if let Some((table, kind)) = self.system.table(keyspace, &name.table) {
+        let is_hidden = self.scylla.is_none() && name.table.starts_with("scylla_");
+        if let Some((table, kind)) = self
+            .system
+            .table(keyspace, &name.table)
+            .filter(|_| !is_hidden)
+        {
             return Ok((Rc::clone(table), Some(kind)));
         }
         if !self.has_keyspace(keyspace) {

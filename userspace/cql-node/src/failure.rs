@@ -12,8 +12,17 @@ pub(super) struct Failure {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Detail {
     None,
-    AlreadyExists { keyspace: String, table: String },
-    Unprepared { id: Vec<u8> },
+    AlreadyExists {
+        keyspace: String,
+        table: String,
+    },
+    Unprepared {
+        id: Vec<u8>,
+    },
+    /// ScyllaDB's.
+    RateLimit {
+        is_write: bool,
+    },
 }
 
 pub(super) const PROTOCOL: i32 = 0x000A;
@@ -23,6 +32,7 @@ const OVERLOADED: i32 = 0x1001;
 const SYNTAX: i32 = 0x2000;
 const UNAUTHORIZED: i32 = 0x2100;
 const INVALID: i32 = 0x2200;
+const CONFIG: i32 = 0x2300;
 const ALREADY_EXISTS: i32 = 0x2400;
 const UNPREPARED: i32 = 0x2500;
 
@@ -90,6 +100,17 @@ impl Failure {
             code: UNPREPARED,
             message: message.into(),
             detail: Detail::Unprepared { id: id.to_vec() },
+        }
+    }
+
+    pub(super) fn config(message: impl Into<String>) -> Self {
+        Self::new(CONFIG, message)
+    }
+
+    pub(super) fn rate_limit(code: i32, message: &str, is_write: bool) -> Self {
+        Self {
+            detail: Detail::RateLimit { is_write },
+            ..Self::new(code, message)
         }
     }
 

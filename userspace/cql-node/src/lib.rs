@@ -30,6 +30,7 @@ mod request;
 mod response;
 mod ring;
 mod schema;
+pub mod scylla;
 mod server;
 mod session;
 mod sources;
@@ -77,6 +78,8 @@ pub struct NodeOptions {
     /// The nodes that drivers are told of, itself among them, in the order of their tokens: each has
     /// an equal part of the ring. They share nothing. Empty: it is alone.
     pub ring: Vec<SocketAddr>,
+    /// Extensions of ScyllaDB's that it offers.
+    pub scylla: Option<scylla::Scylla>,
     /// Statements that make its schema before the first client comes.
     pub schema: Vec<String>,
 }
@@ -92,6 +95,7 @@ impl Default for NodeOptions {
             max_connections: 32_768,
             delays: None,
             ring: Vec::new(),
+            scylla: None,
             schema: Vec::new(),
         }
     }
@@ -220,6 +224,7 @@ fn run(
     )
     .map_err(|failure| anyhow::anyhow!(failure.message))?;
     db.ring = ring::Ring::new(addr, options.ring);
+    db.scylla = options.scylla;
     for text in &options.schema {
         let made = db.make(text);
         made.map_err(|failure| anyhow::anyhow!("{text}: {}", failure.message))?;

@@ -276,6 +276,18 @@ impl Parser {
         found
     }
 
+    /// Steps over `5s` and the like.
+    pub(super) fn duration(&mut self) -> Result<()> {
+        let begins = |word: &str| word.starts_with(|c: char| c.is_ascii_digit());
+        match self.peek() {
+            Some(Token::Word(word)) if begins(word) => {
+                self.at += 1;
+                Ok(())
+            }
+            _ => Err(self.unexpected("a duration")),
+        }
+    }
+
     pub(super) fn expect_word(&mut self, word: &str) -> Result<()> {
         if self.accept_word(word) {
             Ok(())

@@ -34,6 +34,7 @@ impl Parser {
         if allow_filtering {
             self.expect_word("filtering")?;
         }
+        self.timeout()?;
         Ok(Select {
             table,
             distinct,
@@ -43,6 +44,15 @@ impl Parser {
             limit,
             allow_filtering,
         })
+    }
+
+    /// ScyllaDB's `USING TIMEOUT 2s`, which is read and dropped.
+    fn timeout(&mut self) -> Result<()> {
+        if self.accept_word("using") {
+            self.expect_word("timeout")?;
+            self.duration()?;
+        }
+        Ok(())
     }
 
     fn outputs(&mut self) -> Result<Vec<(Output, Option<String>)>> {
@@ -285,6 +295,7 @@ mod tests {
     fn statements_that_parse() {
         for text in [
             "SELECT * FROM ks.t",
+            "SELECT a FROM t WHERE k = 1 USING TIMEOUT 2000ms",
             "select a, b as c, count(*) from t where x = ? and y in (1, 2) order by y desc limit :n allow filtering;",
             "INSERT INTO t (a, b) VALUES (?, {'k': [1, 2]}) IF NOT EXISTS USING TTL ? AND TIMESTAMP 5",
             "UPDATE t USING TTL 3 SET n = n - 1, v = 'x' WHERE k = 0x01 IF v = 'y'",

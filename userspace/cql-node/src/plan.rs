@@ -31,6 +31,7 @@ impl Prepared {
             markers: &self.markers,
             key_markers: &self.key_markers,
             result: &self.result,
+            is_conditional: self.plan.is_conditional(),
         }
     }
 }
@@ -46,6 +47,25 @@ pub(super) enum Plan {
 }
 
 impl Plan {
+    /// Whether it is a lightweight transaction.
+    fn is_conditional(&self) -> bool {
+        match self {
+            Self::Modify(modify) => modify.is_conditional(),
+            Self::Batch(parts) => parts.iter().any(ModifyPlan::is_conditional),
+            Self::Select(_) | Self::Use(_) | Self::Describe(_) | Self::Schema(_) => false,
+        }
+    }
+
+    /// The table that it reads or writes, or whose rows are written first.
+    pub(super) fn table(&self) -> Option<&TableDef> {
+        match self {
+            Self::Select(select) => Some(&select.table.def),
+            Self::Modify(modify) => Some(&modify.table.def),
+            Self::Batch(parts) => parts.first().map(|part| &part.table.def),
+            Self::Use(_) | Self::Describe(_) | Self::Schema(_) => None,
+        }
+    }
+
     /// Whether the plan stands on the table, or for `None` on any table of the keyspace.
     pub(super) fn depends_on(&self, keyspace: &str, table: Option<&str>) -> bool {
         let on = |def: &TableDef| def.keyspace == keyspace && table.is_none_or(|t| def.name == t);

@@ -22,10 +22,10 @@ const FLAG_NAMES: u32 = 0x40;
 const FLAG_KEYSPACE: u32 = 0x80;
 const FLAG_NOW: u32 = 0x100;
 
-/// Values and options that come with a statement. Consistency, timestamps and "now" are read and
-/// dropped.
+/// Values and options that come with a statement. Timestamps and "now" are read and dropped.
 #[derive(Debug, Default)]
 pub(super) struct Parameters<'a> {
+    pub(super) consistency: u16,
     pub(super) values: Vec<Bound<'a>>,
     /// Empty, or a name for each value.
     pub(super) names: Vec<&'a str>,
@@ -38,9 +38,10 @@ pub(super) struct Parameters<'a> {
 impl<'a> Parameters<'a> {
     /// Reads `<consistency><flags>[…]`.
     pub(super) fn read(body: &mut Reader<'a>, version: u8) -> Result<Self> {
-        body.u16()?;
+        let consistency = body.u16()?;
         let flags = flags(body, version)?;
         let mut parameters = Self {
+            consistency,
             skip_metadata: flags & FLAG_SKIP_METADATA != 0,
             ..Self::default()
         };

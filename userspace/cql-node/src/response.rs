@@ -3,6 +3,7 @@
 use super::body::{put_bytes, put_count, put_i32, put_short_bytes, put_string, put_u16};
 use super::failure::{Detail, Failure};
 use super::schema::TableDef;
+use super::scylla::Asked;
 use super::types::{CqlType, Native};
 
 pub(super) const ERROR: u8 = 0x00;
@@ -182,23 +183,28 @@ pub(super) struct PreparedResult<'a> {
     pub(super) key_markers: &'a [u16],
     /// Columns of the rows; empty for all but a SELECT.
     pub(super) result: &'a Metadata,
+    /// Whether it is a lightweight transaction.
+    pub(super) is_conditional: bool,
 }
 
-pub(super) fn put_prepared(out: &mut Vec<u8>, prepared: &PreparedResult<'_>, version: u8) {
+/// Writes a PREPARED. `asked`: the extensions that its connection has.
+pub(super) fn put_prepared(
+    out: &mut Vec<u8>,
+    prepared: &PreparedResult<'_>,
+    version: u8,
+    asked: &Asked,
+) {
     put_i32(out, KIND_PREPARED);
     put_short_bytes(out, prepared.id);
-    if version >= 5 {
+    if version >= 5 || asked.metadata_id {
         put_short_bytes(out, &prepared.result.id);
     }
     let markers = prepared.markers;
-    put_i32(
-        out,
-        if markers.count == 0 {
-            0
-        } else {
-            GLOBAL_TABLES_SPEC
-        },
-    );
+    let global = match markers.count {
+        0 => 0,
+        _ => GLOBAL_TABLES_SPEC,
+    };
+    put_i32(out, global | asked.prepared_flags(prepared.is_conditional));
     put_count(out, markers.count);
     if version >= 4 {
         put_count(out, prepared.key_markers.len());
@@ -255,7 +261,8 @@ impl SchemaChange {
     }
 }
 
-pub(super) fn put_supported(out: &mut Vec<u8>, max_version: u8) {
+/// Writes a SUPPORTED. `besides`: the options of a ScyllaDB, each with its one value.
+pub(super) fn put_supported(out: &mut Vec<u8>, max_version: u8, besides: &[(&str, String)]) {
     let versions: Vec<String> = (super::versions::MIN_VERSION..=max_version)
         .map(|v| format!("{v}/v{v}"))
         .collect();
@@ -264,11 +271,19 @@ pub(super) fn put_supported(out: &mut Vec<u8>, max_version: u8) {
         ("CQL_VERSION", &[super::versions::CQL_VERSION.to_owned()]),
         ("PROTOCOL_VERSIONS", &versions),
     ];
-    put_u16(out, 3);
+    put_u16(
+        out,
+        u16::try_from(options.len() + besides.len()).unwrap_or(0),
+    );
     for (name, values) in options {
         put_string(out, name);
         put_u16(out, u16::try_from(values.len()).unwrap_or(0));
         values.iter().for_each(|v| put_string(out, v));
+    }
+    for (name, value) in besides {
+        put_string(out, name);
+        put_u16(out, 1);
+        put_string(out, value);
     }
 }
 
@@ -282,5 +297,7 @@ pub(super) fn put_error(out: &mut Vec<u8>, failure: &Failure) {
             put_string(out, table);
         }
         Detail::Unprepared { id } => put_short_bytes(out, id),
+        // Nobody but the coordinator has refused it.
+        Detail::RateLimit { is_write } => out.extend([u8::from(*is_write), 1]),
     }
 }

@@ -10,6 +10,8 @@ use super::failure::{Failure, Result};
 use super::plan::{Plan, Prepared};
 use super::request::{self, Parameters};
 use super::response::{self, MetadataMode, SchemaChange};
+use super::scylla::Asked;
+use super::system::host_uuid;
 use super::versions::MIN_VERSION;
 use super::wire::{self, Header};
 
@@ -27,6 +29,10 @@ pub(super) struct Session {
     keyspace: Option<String>,
     credentials: Option<Credentials>,
     registration: Registration,
+    /// Extensions that STARTUP has asked for.
+    asked: Asked,
+    /// Whether the answer under way has a custom payload.
+    has_payload: bool,
     pub(super) events: Option<broadcast::Receiver<SchemaChange>>,
 }
 
@@ -54,6 +60,8 @@ impl Session {
             keyspace: None,
             credentials,
             registration,
+            asked: Asked::default(),
+            has_payload: false,
             events: None,
         }
     }
@@ -67,6 +75,7 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Next {
         self.registration.count_request();
+        self.has_payload = false;
         let at = wire::begin(
             out,
             header.version.clamp(MIN_VERSION, db.max_version),
@@ -76,6 +85,9 @@ impl Session {
         let next = match self.dispatch(db, header, body, out) {
             Ok((opcode, next)) => {
                 wire::set_opcode(out, at, opcode);
+                if self.has_payload {
+                    wire::set_flags(out, at, FLAG_CUSTOM_PAYLOAD);
+                }
                 next
             }
             Err(failure) => {
@@ -115,10 +127,13 @@ impl Session {
         }
         match (header.opcode, self.stage) {
             (request::OPTIONS, _) => {
-                response::put_supported(out, db.max_version);
+                let ports = (self.registration.port(), db.addr.port());
+                let scylla = db.scylla.as_ref();
+                let besides = scylla.map(|scylla| scylla.supported(ports.0, ports.1));
+                response::put_supported(out, db.max_version, &besides.unwrap_or_default());
                 Ok((response::SUPPORTED, Next::Continue))
             }
-            (request::STARTUP, Stage::Fresh) => self.startup(version, body, out),
+            (request::STARTUP, Stage::Fresh) => self.startup(db, version, body, out),
             (request::AUTH_RESPONSE, Stage::Authenticating) => self.authenticate(body, out),
             (request::QUERY, Stage::Ready) => self.query(db, body, out),
             (request::PREPARE, Stage::Ready) => self.prepare(db, body, out),
@@ -137,6 +152,7 @@ impl Session {
 
     fn startup(
         &mut self,
+        db: &Database,
         version: u8,
         mut body: Reader<'_>,
         out: &mut Vec<u8>,
@@ -157,6 +173,9 @@ impl Session {
             return Err(Failure::protocol(format!(
                 "Unknown compression algorithm: {algorithm}"
             )));
+        }
+        if let Some(scylla) = db.scylla.as_ref().filter(|_| version < 5) {
+            self.asked = Asked::of(&options, scylla);
         }
         self.version = version;
         self.registration.update(|client| {
@@ -230,6 +249,15 @@ impl Session {
         mode: MetadataMode,
         out: &mut Vec<u8>,
     ) -> Result<(u8, Next)> {
+        self.registration.asks_at(parameters.consistency);
+        let limited = db
+            .scylla
+            .as_ref()
+            .and_then(|scylla| scylla.limited.as_deref());
+        if limited.is_some() && limited == plan.plan.table().map(|t| &*t.name) {
+            let is_write = !matches!(plan.plan, Plan::Select(_));
+            return Err(self.asked.limit_reached(is_write));
+        }
         match parameters.keyspace.map(str::to_owned) {
             mut own @ Some(_) => db.execute(plan, parameters, mode, &mut own, out)?,
             None => db.execute(plan, parameters, mode, &mut self.keyspace, out)?,
@@ -249,7 +277,7 @@ impl Session {
     ) -> Result<(u8, Next)> {
         let (text, keyspace) = request::read_prepare(&mut body, self.version)?;
         let prepared = db.prepare(text, keyspace.or(self.keyspace.as_deref()))?;
-        response::put_prepared(out, &prepared.told(), self.version);
+        response::put_prepared(out, &prepared.told(), self.version, &self.asked);
         Ok((response::RESULT, Next::Continue))
     }
 
@@ -260,12 +288,23 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Result<(u8, Next)> {
         let prepared = db.statements.get(body.short_bytes()?)?;
-        let known_metadata = if self.version >= 5 {
+        let known_metadata = if self.version >= 5 || self.asked.metadata_id {
             Some(body.short_bytes()?)
         } else {
             None
         };
         let mut parameters = Parameters::read(&mut body, self.version)?;
+        if let Some(scylla) = &db.scylla
+            && self.asked.end_of_execute(prepared.id, &mut body)?
+            && prepared
+                .plan
+                .table()
+                .is_some_and(|t| !t.keyspace.starts_with("system"))
+        {
+            let shard = i32::from(self.registration.port() % scylla.shards.max(1));
+            self.asked.put_tablet(host_uuid(db.addr), shard, out);
+            self.has_payload = true;
+        }
         let out_of_date = known_metadata.is_some_and(|id| id != prepared.result.id);
         let mode = match (parameters.skip_metadata, out_of_date) {
             (true, true) => MetadataMode::Changed,

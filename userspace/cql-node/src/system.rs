@@ -102,6 +102,7 @@ impl System {
             ("system_schema" | "system_virtual_schema", "columns") => {
                 SystemTable::Columns { of_virtual }
             }
+            ("system_schema", "scylla_keyspaces") => SystemTable::ScyllaKeyspaces,
             _ => SystemTable::Empty,
         };
         Some((found, kind))
@@ -149,6 +150,12 @@ impl SystemTable {
                 .flat_map(|k| k.tables.values())
                 .flat_map(|t| columns(&t.def))
                 .collect(),
+            Self::ScyllaKeyspaces => {
+                let name = |name: &str| ("keyspace_name", text(name));
+                let all = db.keyspaces.keys();
+                all.map(|keyspace| vec![name(keyspace), ("initial_tablets", number(1))])
+                    .collect()
+            }
             Self::Empty => Vec::new(),
         }
     }
@@ -215,7 +222,12 @@ fn local(db: &Database) -> SystemRow {
 }
 
 fn host_id(addr: SocketAddr) -> Term {
-    Term::Uuid(uuid_of(&[b"host", addr.to_string().as_bytes()]))
+    Term::Uuid(host_uuid(addr))
+}
+
+/// The node's id.
+pub(super) fn host_uuid(addr: SocketAddr) -> [u8; 16] {
+    uuid_of(&[b"host", addr.to_string().as_bytes()])
 }
 
 fn tokens(token: i64) -> Term {

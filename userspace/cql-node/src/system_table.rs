@@ -17,6 +17,8 @@ pub(super) enum SystemTable {
     Columns {
         of_virtual: bool,
     },
+    /// ScyllaDB's, which say that keyspaces have tablets.
+    ScyllaKeyspaces,
     /// Types, functions and the like: there are none.
     Empty,
 }

@@ -226,6 +226,13 @@ pub(super) fn set_opcode(out: &mut [u8], at: usize, opcode: u8) {
     }
 }
 
+/// Sets the flags of the answer begun at `at`.
+pub(super) fn set_flags(out: &mut [u8], at: usize, flags: u8) {
+    if let Some(field) = out.get_mut(at + 1) {
+        *field = flags;
+    }
+}
+
 /// Writes the length of the answer begun at `at`.
 pub(super) fn finish(out: &mut [u8], at: usize) {
     let body_len = u32::try_from(out.len().saturating_sub(at + HEADER_LEN)).unwrap_or(u32::MAX);

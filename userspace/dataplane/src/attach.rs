@@ -370,6 +370,12 @@ impl Dataplane {
         self.shortcut.spills()
     }
 
+    /// Has sockets leave the shortcut whose readers do not read on. To be called every
+    /// [`LOOK_EVERY`](crate::readers::LOOK_EVERY).
+    pub fn look_after_readers(&mut self) -> io::Result<()> {
+        self.shortcut.look_after_readers()
+    }
+
     /// Counts of messages and flows on the shortcut.
     pub fn shortcut_counts(&self) -> Result<ShortcutCounts, AttachError> {
         self.shortcut.counts()

@@ -111,6 +111,9 @@ labelled!(
         UserFull = CAUSE_USER_FULL => "user_full",
         /// The processes of the cgroup hold as many of the agent's flows as one cgroup's may.
         CgroupFull = CAUSE_CGROUP_FULL => "cgroup_full",
+        /// An application in a sockmap did not read on while bytes waited in TCP: its flow left the
+        /// sockmap.
+        ReaderStalled = CAUSE_READER_STALLED => "reader_stalled",
     }
 );
 
@@ -135,6 +138,8 @@ labelled!(
         AgentAway = TURN_AGENT_AWAY => "agent_away",
         /// An end is another protocol's, above TCP: kTLS, MPTCP.
         UpperLayer = TURN_UPPER_LAYER => "upper_layer",
+        /// TCP: a reader did not read on, and the flow is leaving the shortcut.
+        Left = TURN_LEFT => "left",
     }
 );
 

@@ -11,7 +11,9 @@ use aya::{maps::MapType, programs::ProgramType};
 use nix::sys::utsname::uname;
 
 use crate::{
-    IncomingOptions, host, incoming, meter_hooks,
+    IncomingOptions,
+    hooks::{self, Place},
+    host, incoming, meter_hooks,
     running::{Scope, Survey},
     shortcut,
 };
@@ -68,6 +70,7 @@ pub fn examine(cgroup: Option<&Path>, pins: &Path) -> Vec<Finding> {
     findings.extend([netns(), ipv6()]);
     // Before anything is tried out: the kernel takes a moment to forget that.
     findings.extend(neighbours::look(pins));
+    findings.push(names(cgroup));
     findings.push(observe());
     findings.push(shortcut());
     findings.extend(incoming());
@@ -347,16 +350,49 @@ fn observe() -> Finding {
     }
 }
 
+/// Whether a client beside another program's connect hooks is told the name that it would have without us.
+fn names(cgroup: Option<&Path>) -> Finding {
+    let what = "names";
+    let root = host::cgroup2_root().ok().flatten();
+    let Some(cgroup) = cgroup.map(Path::to_owned).or(root) else {
+        return finding(what, State::Notice, "no cgroup2");
+    };
+    match hooks::place_of_names(&cgroup) {
+        Ok(Place::Ahead) => finding(
+            what,
+            State::Ok,
+            "getpeername() beside another program's connect hooks shows what it shows without underpass",
+        ),
+        Ok(Place::InTurn) => finding(
+            what,
+            State::Notice,
+            "this kernel does not order hooks (BPF_F_PREORDER, Linux 6.16): where another program's connect and \
+             getpeername hooks (a Kubernetes service's, say) were attached first, getpeername() of an \
+             intercepted connection shows the backend, and not the service",
+        ),
+        Err(reason) => finding(what, State::Notice, format!("could not be tried: {reason}")),
+    }
+}
+
+/// Says what FIONREAD tells in a sockmap; nothing where that is not known.
+fn fionread(says: Option<shortcut::Fionread>) -> String {
+    let told = says.map(|says| format!("; in a sockmap FIONREAD tells {says}"));
+    told.unwrap_or_default()
+}
+
 /// ProbeResult on sockets of this process's own.
 fn shortcut() -> Finding {
     let what = "shortcut";
-    let tried = shortcut::try_out();
+    let (tried, says) = shortcut::try_out();
     let ms = tried.took.as_millis();
     match tried.failure {
         None => finding(
             what,
             State::Ok,
-            format!("bytes arrive in order, bounded, and at once, tried in {ms} ms"),
+            format!(
+                "bytes arrive in order, bounded, and at once, tried in {ms} ms{}",
+                fionread(says)
+            ),
         ),
         Some(reason) => finding(
             what,

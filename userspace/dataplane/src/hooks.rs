@@ -1,6 +1,11 @@
 //! The hooks on the cgroup.
 
-use std::{fs::File, os::fd::OwnedFd, path::Path};
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
 
 use aya::{
     Ebpf,
@@ -52,12 +57,16 @@ pub(crate) fn attach(ebpf: &mut Ebpf, cgroup: &File, pins: &Pins) -> Result<Hook
         let program = ebpf.program_mut(name).ok_or_else(|| missing(name))?;
         match program {
             Program::CgroupSockAddr(p) => {
-                let attached = load::retry_load(|| p.load()).and_then(|()| p.attach(cgroup, mode));
-                let taken = attached.and_then(|id| p.take_link(id));
-                let link = FdLink::try_from(taken.map_err(refused(name))?);
-                let link = link.map_err(|_| missing(name))?;
+                load::retry_load(|| p.load()).map_err(refused(name))?;
                 let stays = BALANCED_FLOW_HOOKS.contains(&name);
-                let opened = opened(link, &pins.path(name));
+                let program = p.fd().map_err(refused(name))?.as_fd();
+                let linked = link_before_others(program, cgroup, name);
+                let opened = linked.map_err(|e| e.to_string()).and_then(|(link, _)| {
+                    let path = pins.path(name);
+                    sys::pin(link.as_fd(), &path).map_err(|e| e.to_string())?;
+                    let pinned = PinnedLink::from_pin(&path).map_err(|e| reasons(&e))?;
+                    Ok((pinned, link))
+                });
                 let opened = opened.map_err(|reason| AttachError::Program { name, reason });
                 let (link, descriptor) = opened?;
                 descriptors.push(descriptor);
@@ -102,9 +111,65 @@ pub(crate) fn attach(ebpf: &mut Ebpf, cgroup: &File, pins: &Pins) -> Result<Hook
     })
 }
 
-/// A pinned link, and another descriptor of it, for which it has to be pinned at least for a moment.
-fn opened(link: FdLink, path: &Path) -> Result<(PinnedLink, OwnedFd), String> {
-    let pinned = link.pin(path).map_err(|e| reasons(&e))?;
-    let descriptor = sys::open_pin(path).map_err(|e| e.to_string())?;
-    Ok((pinned, descriptor))
+/// `BPF_F_BEFORE` and `BPF_F_PREORDER` (linux/bpf.h).
+const BEFORE: u32 = 1 << 3;
+const PREORDER: u32 = 1 << 6;
+
+/// The place of a hook among those of other programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The hook runs before all that did not ask for the same.
+    Ahead,
+    /// The hook runs in the order in which programs were attached.
+    InTurn,
+}
+
+/// Attaches a hook that tells names ahead of others, if the kernel can.
+///
+/// Where another program has changed the address before `connect4` saw it, as a service's is changed into a
+/// backend's, that one has to undo its change last: it knows the address that it changed to, and not the agent's.
+/// Where `connect4` saw the address first, the order does not matter.
+fn link_before_others(
+    program: BorrowedFd<'_>,
+    cgroup: &File,
+    name: &str,
+) -> io::Result<(OwnedFd, Place)> {
+    let hook = name_hook(name).ok_or_else(|| io::Error::other("it tells no name"))?;
+    let mut last = io::Error::from_raw_os_error(nix::libc::EINVAL);
+    for (flags, place) in [
+        (PREORDER | BEFORE, Place::Ahead),
+        (PREORDER, Place::Ahead),
+        (0, Place::InTurn),
+    ] {
+        match sys::link_to_cgroup(program, cgroup.as_fd(), hook, flags) {
+            Ok(link) => return Ok((link, place)),
+            // The kernel does not know the flags.
+            Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => last = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last)
+}
+
+/// `BPF_CGROUP_*_GETPEERNAME` and `_GETSOCKNAME` (linux/bpf.h).
+fn name_hook(name: &str) -> Option<u32> {
+    let hooks = [
+        ("getpeername4", 29),
+        ("getpeername6", 30),
+        ("getsockname4", 31),
+        ("getsockname6", 32),
+    ];
+    hooks.into_iter().find(|(n, _)| *n == name).map(|(_, n)| n)
+}
+
+/// The place that this kernel gives to hooks which tell names, tried on this cgroup, where nothing changes.
+pub(crate) fn place_of_names(cgroup: &Path) -> Result<Place, String> {
+    let mut ebpf = load::load().map_err(|e| reasons(&e))?;
+    let name = "getpeername4";
+    let hook: &mut CgroupSockAddr = program(&mut ebpf, name).map_err(|e| reasons(&e))?;
+    load::retry_load(|| hook.load()).map_err(|e| reasons(&e))?;
+    let program = hook.fd().map_err(|e| reasons(&e))?.as_fd();
+    let cgroup = File::open(cgroup).map_err(|e| e.to_string())?;
+    let linked = link_before_others(program, &cgroup, name);
+    linked.map(|(_, place)| place).map_err(|e| e.to_string())
 }

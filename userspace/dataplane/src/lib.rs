@@ -86,6 +86,7 @@ mod pins;
 mod probe_result;
 pub mod probe_traffic;
 mod quota;
+pub mod readers;
 mod remembered;
 mod rivals;
 mod running;

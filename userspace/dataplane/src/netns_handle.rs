@@ -4,11 +4,15 @@ use std::{
     fs::{self, File},
     io,
     ops::RangeInclusive,
+    os::{fd::BorrowedFd, unix::fs::MetadataExt},
     path::Path,
+    sync::Arc,
     thread,
 };
 
 use nix::sched::{CloneFlags, setns};
+
+use crate::sys;
 
 /// `/proc` shows it as it is for the thread that asks.
 const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
@@ -29,6 +33,18 @@ impl NetnsHandle {
             file: File::open(path.unwrap_or(Path::new(OWN)))?,
             is_own: path.is_none(),
         })
+    }
+
+    /// The namespace of a socket; none if it is the agent's own.
+    pub(crate) fn of_socket(socket: BorrowedFd<'_>) -> io::Result<Option<Arc<Self>>> {
+        let file = File::from(sys::netns_of(socket)?);
+        if file.metadata()?.ino() == fs::metadata(OWN)?.ino() {
+            return Ok(None);
+        }
+        Ok(Some(Arc::new(Self {
+            file,
+            is_own: false,
+        })))
     }
 
     pub(crate) fn file(&self) -> &File {

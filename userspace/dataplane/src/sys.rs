@@ -271,6 +271,18 @@ pub(crate) fn socket_cookie(socket: &impl AsRawFd) -> io::Result<u64> {
     get_number(socket, libc::SO_COOKIE)
 }
 
+/// The network namespace of `socket`, open.
+pub(crate) fn netns_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    /// `linux/sockios.h`; libc does not have it.
+    const SIOCGSKNS: libc::Ioctl = 0x894C;
+    // SAFETY: the call takes no argument.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: the kernel has just made it, for nobody else.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}
+
 /// Has a socket's packets pass this program first.
 pub(crate) fn attach_filter(socket: &impl AsRawFd, program: BorrowedFd<'_>) -> io::Result<()> {
     set_int(
@@ -299,6 +311,16 @@ fn get_number(socket: &impl AsRawFd, option: libc::c_int) -> io::Result<u64> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+const BPF_LINK_CREATE: libc::c_int = 28;
+
+/// `union bpf_attr` of BPF_OBJ_PIN and BPF_OBJ_GET (uapi/linux/bpf.h).
+#[repr(C)]
+struct PinAttr {
+    pathname: u64,
+    bpf_fd: u32,
+    file_flags: u32,
 }
 
 /// Runs a program here and now on these bytes (BPF_PROG_TEST_RUN); what it made of them is in
@@ -353,18 +375,55 @@ pub(crate) fn run_program(
     Ok(attr.retval)
 }
 
-/// Opens what is pinned at a path of bpffs, whatever it is.
-pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
-    /// `union bpf_attr` of BPF_OBJ_GET (uapi/linux/bpf.h).
+/// Attaches a program to a cgroup's hook (`BPF_CGROUP_*`), with flags (`BPF_F_*`). Dropped, it is detached.
+pub(crate) fn link_to_cgroup(
+    program: BorrowedFd<'_>,
+    cgroup: BorrowedFd<'_>,
+    hook: u32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    /// `union bpf_attr` of BPF_LINK_CREATE with `cgroup` (uapi/linux/bpf.h).
     #[repr(C)]
     struct Attr {
-        pathname: u64,
-        bpf_fd: u32,
-        file_flags: u32,
+        prog_fd: u32,
+        target_fd: u32,
+        attach_type: u32,
+        flags: u32,
+        relative_fd: u32,
+        pad: u32,
+        expected_revision: u64,
     }
+    let mut attr = Attr {
+        prog_fd: program.as_raw_fd().cast_unsigned(),
+        target_fd: cgroup.as_raw_fd().cast_unsigned(),
+        attach_type: hook,
+        flags,
+        relative_fd: 0,
+        pad: 0,
+        expected_revision: 0,
+    };
+    // SAFETY: there is no pointer in it, and the kernel has just made the descriptor for us.
+    unsafe { Ok(OwnedFd::from_raw_fd(bpf(BPF_LINK_CREATE, &mut attr)?)) }
+}
+
+/// Pins an object at a path of bpffs.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    const BPF_OBJ_PIN: libc::c_int = 6;
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut attr = PinAttr {
+        pathname: path.as_ptr() as u64,
+        bpf_fd: object.as_raw_fd().cast_unsigned(),
+        file_flags: 0,
+    };
+    // SAFETY: the path is a local, ended by a zero; the kernel keeps no pointer.
+    unsafe { bpf(BPF_OBJ_PIN, &mut attr) }.map(drop)
+}
+
+/// Opens what is pinned at a path of bpffs, whatever it is.
+pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     const BPF_OBJ_GET: libc::c_int = 7;
     let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut attr = Attr {
+    let mut attr = PinAttr {
         pathname: path.as_ptr() as u64,
         bpf_fd: 0,
         file_flags: 0,
@@ -374,8 +433,12 @@ pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     unsafe { Ok(OwnedFd::from_raw_fd(bpf(BPF_OBJ_GET, &mut attr)?)) }
 }
 
-/// An iterator's output about a map's entries, which can be read once, to its end.
-pub(crate) fn iterate_over(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<File> {
+/// An iterator's output, which can be read once, to its end: about a map's entries, or without a map about
+/// what the namespace of this thread has.
+pub(crate) fn iterate_over(
+    program: BorrowedFd<'_>,
+    map: Option<BorrowedFd<'_>>,
+) -> io::Result<File> {
     /// `union bpf_attr` of BPF_LINK_CREATE with `iter_info` (uapi/linux/bpf.h).
     #[repr(C)]
     struct LinkAttr {
@@ -394,17 +457,19 @@ pub(crate) fn iterate_over(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::
         link_fd: u32,
         flags: u32,
     }
-    const BPF_LINK_CREATE: libc::c_int = 28;
     const BPF_ITER_CREATE: libc::c_int = 33;
     const BPF_TRACE_ITER: u32 = 28;
-    let map = map.as_raw_fd().cast_unsigned();
+    let target = map.map_or(0, |map| map.as_raw_fd().cast_unsigned());
+    let info = map.map_or((0, 0), |_| {
+        ((&raw const target) as u64, size_of_val(&target) as u32)
+    });
     let mut attr = LinkAttr {
         prog_fd: program.as_raw_fd().cast_unsigned(),
         target_fd: 0,
         attach_type: BPF_TRACE_ITER,
         flags: 0,
-        iter_info: (&raw const map) as u64,
-        iter_info_len: size_of_val(&map) as u32,
+        iter_info: info.0,
+        iter_info_len: info.1,
         pad: 0,
     };
     // SAFETY: the pointer is to a local of the size given, which the kernel reads and does not keep;
@@ -416,6 +481,26 @@ pub(crate) fn iterate_over(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::
     };
     // SAFETY: no pointer is in it; and as above.
     unsafe { Ok(File::from_raw_fd(bpf(BPF_ITER_CREATE, &mut attr)?)) }
+}
+
+/// How many bytes FIONREAD says that a socket has.
+pub(crate) fn readable_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes an int, which this is.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONREAD, &raw mut bytes) } {
+        0 => Ok(u64::from(bytes.unsigned_abs())),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Waits until every BPF program that runs now has ended, on all processors.
+pub(crate) fn wait_for_running_programs() -> io::Result<()> {
+    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+    // SAFETY: no pointer is in it.
+    match unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// The programs that are attached to a cgroup or a sockmap at one of its hooks

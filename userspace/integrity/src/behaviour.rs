@@ -80,6 +80,14 @@ named! {
         WaitAll => "waitall",
         /// readv(2).
         Readv => "readv",
+        /// As nginx: what the buffer holds, then FIONREAD, and nothing more where that says 0.
+        AsksFirst => "asks-first",
+        /// SO_RCVLOWAT; only where reading blocks.
+        LowAt => "rcvlowat",
+        /// splice(2), into a pipe.
+        Splice => "splice",
+        /// recvmsg(2), with the times at which packets came.
+        Timestamps => "timestamps",
     }
 }
 
@@ -94,6 +102,8 @@ named! {
         More => "more",
         /// sendfile(2), from a memfd.
         Sendfile => "sendfile",
+        /// send(2), and TCP_INFO and SIOCOUTQ after it.
+        Asks => "asks-tcp",
     }
 }
 

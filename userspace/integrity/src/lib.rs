@@ -28,6 +28,7 @@ mod frames;
 mod handshake;
 mod hello;
 mod notes;
+mod options;
 mod plan;
 mod ranges;
 mod reading;

@@ -1,11 +1,13 @@
 //! How an end reads, and what a socket must not do meanwhile.
 
-use std::{io::IoSliceMut, net::TcpStream, sync::Arc};
+use std::{io::IoSliceMut, mem::MaybeUninit, net::TcpStream, sync::Arc};
 
+use nix::sys::socket::{setsockopt, sockopt};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    net::{RecvFlags, recv},
+    net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg},
+    pipe::{SpliceFlags, pipe, splice},
 };
 
 use super::{
@@ -13,6 +15,7 @@ use super::{
     check::Checker,
     dice::Dice,
     notes::Notes,
+    options,
     report::Side,
     script::{End, Lag, Script},
     watch::Watch,
@@ -20,6 +23,10 @@ use super::{
 
 /// Reads of a slow reader.
 const SLOW_READ: usize = 4096;
+/// Bytes below which a reader with SO_RCVLOWAT does not want to be woken, at most.
+const LOW_AT: usize = 16 * 1024;
+/// Bytes of a pipe.
+const PIPE_BYTES: usize = 64 * 1024;
 /// Pieces of a readv.
 const PIECES: u64 = 8;
 
@@ -50,6 +57,10 @@ pub(super) struct Receiver {
     peeked: Vec<u8>,
     /// MSG_WAITALL gave less than asked: only the end may follow.
     short: bool,
+    /// Less than SO_RCVLOWAT was given.
+    below_low: bool,
+    /// SO_TIMESTAMPNS is set.
+    is_stamped: bool,
     pub(super) checker: Checker,
     pub(super) received: u64,
     watch: Arc<Watch>,
@@ -79,6 +90,8 @@ impl Receiver {
                 }
             ],
             short: false,
+            below_low: false,
+            is_stamped: false,
             checker: script.checker(side.receives()),
             received: 0,
             watch: Arc::clone(watch),
@@ -93,11 +106,22 @@ impl Receiver {
             Reading::Peek => self.peek(socket, want),
             Reading::Fionread => self.fionread(socket, blocks, want),
             Reading::WaitAll if blocks => self.wait_all(socket, want, promised),
+            Reading::LowAt if blocks => self.low_at(socket, want, promised),
             Reading::Readv => self.readv(socket, want),
-            Reading::Recv | Reading::WaitAll => self.recv(socket, want, RecvFlags::empty()),
+            Reading::Splice => self.splice(socket, blocks, want),
+            Reading::Timestamps => self.timestamps(socket, want),
+            Reading::Recv | Reading::WaitAll | Reading::LowAt | Reading::AsksFirst => {
+                self.recv(socket, want, RecvFlags::empty())
+            }
         };
         match result {
             Ok(0) => Got::End,
+            // What it is told is what it believes: there is no more.
+            Ok(count) if self.style == Reading::AsksFirst && has_none(socket) => {
+                self.take(count, usize::MAX)
+            }
+            // A pipe that is full says nothing of the socket.
+            Ok(count) if self.style == Reading::Splice => self.take(count, count),
             Ok(count) => self.take(count, want),
             Err(Errno::INTR) => Got::Nothing,
             Err(Errno::AGAIN) if blocks => {
@@ -219,6 +243,60 @@ impl Receiver {
         Ok(count)
     }
 
+    fn low_at(&mut self, socket: &TcpStream, want: usize, promised: u64) -> Result<usize, Errno> {
+        // Not near the end of what is certain to come: what is there may not be all that the peer can send
+        // before it is read.
+        let low = match promised > 2 * LOW_AT as u64 {
+            true => want.min(LOW_AT),
+            false => 0,
+        };
+        if low > 0 {
+            options::set_low_at(socket, low)?;
+        }
+        let count = self.recv(socket, want.max(low), RecvFlags::empty());
+        options::set_low_at(socket, 1)?;
+        let count = self.after_low(count?);
+        self.below_low = count < low;
+        Ok(count)
+    }
+
+    /// Fewer bytes than SO_RCVLOWAT: only the end may follow.
+    fn after_low(&mut self, count: usize) -> usize {
+        if std::mem::take(&mut self.below_low) && count > 0 {
+            let example = "a read gave less than SO_RCVLOWAT, and not at the end";
+            self.violate("rcvlowat", example);
+        }
+        count
+    }
+
+    fn splice(&mut self, socket: &TcpStream, blocks: bool, want: usize) -> Result<usize, Errno> {
+        let want = want.min(PIPE_BYTES);
+        let (from, to) = pipe()?;
+        let flags = match blocks {
+            true => SpliceFlags::empty(),
+            false => SpliceFlags::NONBLOCK,
+        };
+        let count = splice(socket, None, &to, None, want, flags)?;
+        let mut read = 0;
+        while read < count {
+            let room = self.buffer.get_mut(read..count).unwrap_or_default();
+            read += rustix::io::read(&from, room)?;
+        }
+        Ok(count)
+    }
+
+    fn timestamps(&mut self, socket: &TcpStream, want: usize) -> Result<usize, Errno> {
+        if !std::mem::replace(&mut self.is_stamped, true) {
+            let set = setsockopt(socket, sockopt::ReceiveTimestampns, &true);
+            set.map_err(|e| Errno::from_raw_os_error(e as i32))?;
+        }
+        let mut space = [MaybeUninit::uninit(); 256];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let room = self.buffer.get_mut(..want).unwrap_or_default();
+        let mut pieces = [IoSliceMut::new(room)];
+        Ok(recvmsg(socket, &mut pieces, &mut control, RecvFlags::empty())?.bytes)
+    }
+
     fn after_short(&mut self, count: usize) -> Result<usize, Errno> {
         if std::mem::take(&mut self.short) && count > 0 {
             self.violate(
@@ -234,6 +312,11 @@ impl Receiver {
             format!("{example} ({}, at {})", self.watch.name(), self.received)
         });
     }
+}
+
+/// Whether FIONREAD says that a socket has nothing.
+fn has_none(socket: &TcpStream) -> bool {
+    rustix::io::ioctl_fionread(socket).is_ok_and(|bytes| bytes == 0)
 }
 
 #[cfg(test)]

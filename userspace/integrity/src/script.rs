@@ -379,7 +379,9 @@ impl End {
             (Shape::ClientReset | Shape::CloseUnread, Side::Client)
                 | (Shape::ServerReset, Side::Server)
         );
-        if reading == Reading::WaitAll && choices.waitings.contains(&Waiting::Blocking) {
+        if matches!(reading, Reading::WaitAll | Reading::LowAt)
+            && choices.waitings.contains(&Waiting::Blocking)
+        {
             waiting = Waiting::Blocking;
         }
         // A close resets only when no other thread is in a call on the socket.

@@ -13,6 +13,7 @@ use super::{
     dice::Dice,
     frames::Content,
     notes::Notes,
+    options,
     report::Side,
     script::{End, Script},
     watch::Watch,
@@ -20,6 +21,8 @@ use super::{
 
 /// Bytes that are made at once, unless a chunk is larger: they stay in the cache.
 const MADE: u64 = 128 << 10;
+/// Bytes that may be under way besides the stream.
+const HELLO_BYTES: u64 = 64 << 10;
 /// Pieces of a writev.
 const PIECES: u64 = 8;
 
@@ -119,8 +122,30 @@ impl Sender {
                 let pieces: Vec<_> = bytes.chunks(piece).map(IoSlice::new).collect();
                 rustix::io::writev(socket, &pieces)
             }
+            Writing::Asks => {
+                let sent = send(socket, bytes, SendFlags::NOSIGNAL);
+                self.ask(socket);
+                sent
+            }
             _ => send(socket, bytes, SendFlags::NOSIGNAL),
         }
+    }
+
+    /// Asks TCP_INFO and SIOCOUTQ, as those do who watch their peers.
+    fn ask(&self, socket: &TcpStream) {
+        let unsent = options::unsent_bytes(socket);
+        let asked = options::ask_tcp_info(socket);
+        let wrong = match (unsent, asked) {
+            (Err(error), _) => format!("SIOCOUTQ cannot be had: {error}"),
+            (_, Err(error)) => format!("TCP_INFO cannot be had: {error}"),
+            // Of the handshake before the stream, a few kilobytes.
+            (Ok(unsent), _) if unsent > self.made + HELLO_BYTES => {
+                format!("SIOCOUTQ says {unsent}")
+            }
+            _ => return,
+        };
+        let text = format!("{wrong} at {} ({})", self.sent, self.watch.name());
+        self.notes.violate("asks-tcp", || text);
     }
 
     /// Sees to it that there are `want` bytes to send, or a good part of them.

@@ -1,6 +1,6 @@
 //! Flows that are taken over from the keeper.
 
-use std::sync::Arc;
+use std::{os::fd::AsFd, sync::Arc};
 
 use super::{
     close,
@@ -32,7 +32,9 @@ pub(super) async fn adopt(shared: &Arc<ProxyContext>, adopted: Adopted, workers:
             return kept.give_back();
         }
     };
-    let resumed = match splices.resume(snapshot.id(), snapshot.near()) {
+    let near = snapshot.near();
+    let (near_leg, _) = near.sides(&client, &database);
+    let resumed = match splices.resume(snapshot.id(), near, near_leg.as_fd()) {
         Ok(resumed) => resumed,
         Err(error) => {
             tracing::warn!(%error, "a kept flow cannot be adopted");

@@ -198,6 +198,7 @@ impl DirectionPump {
                             (reader.chunk(self.direction, before, bytes), bytes)
                         }
                         Came::End => {
+                            reader.let_out();
                             let rest = reader.end(self.direction);
                             self.state = State::Ending;
                             (Verdict::these(rest), &[][..])

@@ -78,6 +78,13 @@ impl Reader {
         }
     }
 
+    /// Has the applications' sockets leave the sockmaps: one of them has ended, so the kernel carries the flow no more.
+    pub(super) fn let_out(&self) {
+        if let Some(kernel) = &self.kernel {
+            kernel.splice.let_out();
+        }
+    }
+
     /// Notes that the kernel may carry the flow from now on.
     pub(super) fn set_enrolled(&mut self, splice: Arc<Splice>) {
         let handed_over = Both::default();

@@ -66,6 +66,9 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
     let FlowEnd::Closed { reason, far } = end else {
         return; // Only the keeper gives flows away.
     };
+    if let Some(splice) = ride.splice() {
+        splice.let_out();
+    }
     if let Some(far) = &far {
         let (client, database) = flow.near().sides(&near, far);
         relay.legs.end(reason, client, database);

@@ -43,10 +43,16 @@ use crate::keeper::{FlowSnapshot, Kept, NotKept};
 const SHORT_RIDE: Duration = Duration::from_millis(20);
 const FIRST_REST: Duration = Duration::from_millis(1);
 const LONGEST_REST: Duration = Duration::from_millis(64);
+/// The rest of a flow whose sockets have left the sockmaps, which gains nothing by a ride while bytes come.
+const REST_OUTSIDE: Duration = Duration::from_secs(1);
 
 /// Bytes that come while a flow is handed over are relayed; a flow that still has not paused after
 /// this many rounds stays with the agent.
 const HANDOVER_ROUNDS: usize = 4;
+
+/// The explanation for a flow whose sockets have left the sockmaps.
+const READER_STALLED: &str = "an application did not read on while bytes waited in TCP, of which FIONREAD does \
+                              not tell it in a sockmap: its flow has left for good";
 
 /// The source of the splice for a flow.
 pub(super) enum SpliceSource {
@@ -230,7 +236,10 @@ impl KernelCarry {
             Ok(true) => {
                 let pause = paused.elapsed().as_secs_f64();
                 self.counters.splice.handover_seconds.observe(pause);
-                self.flow.set_spliced(enrolled.splice.why_not_by_sender());
+                // One whose sockets have left rides too: so it outlives the agent, and can be adopted.
+                if !enrolled.splice.is_out() {
+                    self.flow.set_spliced(enrolled.splice.why_not_by_sender());
+                }
                 let (splice, flow) = (enrolled.splice.clone(), self.flow.clone());
                 let keep_later = self.keep_later;
                 let read = enrolled.position(relay).from_far;
@@ -266,6 +275,11 @@ impl KernelCarry {
         if let End::Marked(reason) = ended {
             return Err(FlowEnd::closed(reason, far));
         }
+        if self.is_out() {
+            self.rest_for(REST_OUTSIDE);
+            self.flow.set_relayed(READER_STALLED);
+            return Ok(far);
+        }
         match started.elapsed() {
             _ if ended == End::Recalled => {}
             short if short < SHORT_RIDE + self.rest => self.rest_longer(),
@@ -278,10 +292,18 @@ impl KernelCarry {
         Ok(far)
     }
 
-    /// Keeps the flow with the agent for a while.
+    /// Keeps the flow with the agent for a while, each time for longer.
     fn rest_longer(&mut self) {
-        self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
-        self.resting = Some(Box::pin(time::sleep(self.rest)));
+        self.rest_for((self.rest * 2).clamp(FIRST_REST, LONGEST_REST));
+    }
+
+    fn rest_for(&mut self, rest: Duration) {
+        self.rest = rest;
+        self.resting = Some(Box::pin(time::sleep(rest)));
+    }
+
+    fn is_out(&self) -> bool {
+        self.splice().is_some_and(Splice::is_out)
     }
 
     /// Enters the flow's sockets into the kernel's maps. If that is refused, the flow stays with

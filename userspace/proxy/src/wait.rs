@@ -82,6 +82,7 @@ pub(super) async fn ride(
     let pause = recall_every.unwrap_or(COUNT_EVERY);
     let mut tick = pin!(time::sleep(pause));
     let mut called = pin!(splice.called());
+    let was_out = splice.is_out();
     let end = poll_fn(|cx| {
         if near.poll_read_ready(cx).is_ready() || far.poll_needed(cx).is_ready() {
             return Poll::Ready(End::Needed);
@@ -89,7 +90,7 @@ pub(super) async fn ride(
         while called.as_mut().poll(cx).is_ready() {
             // When the agent cannot read which flows the kernel calls, it calls every flow, again
             // and again.
-            if has_come() {
+            if has_come() || splice.is_out() != was_out {
                 return Poll::Ready(End::Needed);
             }
             called.set(splice.called());

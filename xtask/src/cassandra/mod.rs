@@ -60,6 +60,29 @@ pub struct Up {
     pub started: bool,
 }
 
+impl Up {
+    /// Returns the environment variables that tell the tests of the node.
+    pub fn variables(&self) -> [(&'static str, String); 4] {
+        [
+            ("UNDERPASS_CASSANDRA", self.address.to_string()),
+            ("UNDERPASS_CASSANDRA_PID", self.pid.to_string()),
+            ("UNDERPASS_CASSANDRA_USER", USER.to_owned()),
+            ("UNDERPASS_CASSANDRA_PASSWORD", PASSWORD.to_owned()),
+        ]
+    }
+
+    /// Stops the node, if it was started for this.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn finish(&self) -> Result<()> {
+        match self.started {
+            true => down(),
+            false => Ok(()),
+        }
+    }
+}
+
 /// Runs the command.
 pub fn run(verb: &Verb) -> Result<ExitCode> {
     match verb {

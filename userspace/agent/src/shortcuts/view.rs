@@ -24,10 +24,18 @@ impl ShortcutView {
             taken,
             refusal,
             is_on_tcp,
+            has_left,
         }: OnShortcut,
     ) -> Self {
         let rule = &flow.rule;
         let (path, why) = match (taken, refusal) {
+            _ if has_left => (
+                "untouched",
+                format!(
+                    "rule {rule} wants the shortcut; it has left the shortcut for good: an application did not read on while \
+                     bytes waited in TCP, of which FIONREAD does not tell it there"
+                ),
+            ),
             (Some(_), _) if !is_on_tcp => (
                 "shortcut",
                 format!("decided at connect(): rule {rule} wants the shortcut"),
@@ -125,6 +133,7 @@ mod tests {
             taken,
             refusal,
             is_on_tcp: false,
+            has_left: false,
         };
         serde_json::to_string(&ShortcutView::new(on)).unwrap()
     }

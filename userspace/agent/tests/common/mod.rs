@@ -5,6 +5,7 @@
     reason = "each test file uses a part of this"
 )]
 
+pub mod asking;
 pub mod certs;
 pub mod frames;
 pub mod front;

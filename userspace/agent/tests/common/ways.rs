@@ -7,6 +7,31 @@ use sandbox::{Agent, Sandbox};
 
 const BY_EPOLL: [&str; 2] = ["epoll-edge", "epoll-level"];
 
+/// Ends on the shortcut, past which splice(2) finds nothing.
+pub const PAST_TCP: [&str; 9] = [
+    "epoll-edge",
+    "epoll-level",
+    "recv",
+    "peek",
+    "fionread",
+    "asks-first",
+    "readv",
+    "timestamps",
+    "waitall",
+];
+
+/// Ends on the shortcut after whom nobody has to look while the agent is dead.
+const UNATTENDED: [&str; 8] = [
+    "epoll-edge",
+    "epoll-level",
+    "recv",
+    "peek",
+    "fionread",
+    "readv",
+    "timestamps",
+    "waitall",
+];
+
 /// Shapes that do not choose their own way to wait.
 const BLOCKS: [&str; 5] = ["blocking", "ping-pong", "duplex", "bulk-up", "bulk-down"];
 
@@ -43,7 +68,7 @@ pub const WAYS: [Way; 6] = [
     },
     Way {
         outlives: true,
-        waiting: &BY_EPOLL,
+        waiting: &UNATTENDED,
         ..way("shortcut", "action = \"bypass\"\nshortcut = true")
     },
     Way {
@@ -88,7 +113,7 @@ impl Way {
     }
 
     fn is_in_sockmap(&self) -> bool {
-        self.waiting == BY_EPOLL
+        self.waiting == BY_EPOLL || self.waiting == UNATTENDED
     }
 
     /// Findings that a run of this way may have: a socket in a sockmap answers to FIONREAD what is

@@ -13,6 +13,7 @@
 )]
 
 mod cassandra;
+mod differential;
 mod fold;
 mod go;
 mod incoming;
@@ -25,6 +26,7 @@ mod program;
 mod protect;
 mod python;
 mod rust;
+mod scylla;
 mod seen;
 mod sockets;
 mod suite;

@@ -140,7 +140,12 @@ pub fn enriched(test: &str, keyspace: &str, more: &str, compression: Option<Comp
 
 /// Runs `application` in the cgroup to its end; every task and socket of it is gone then.
 pub fn in_cgroup<T: Send>(cgroup: &Cgroup, application: impl AsyncFnOnce() -> T + Send) -> T {
-    run_in(None, Some(cgroup), || {
+    runs(Some(cgroup), application)
+}
+
+/// Runs `application` to its end, in the cgroup if there is one.
+pub fn runs<T: Send>(cgroup: Option<&Cgroup>, application: impl AsyncFnOnce() -> T + Send) -> T {
+    run_in(None, cgroup, || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

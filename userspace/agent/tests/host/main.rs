@@ -20,5 +20,6 @@ mod gateway;
 mod incoming;
 mod lifecycle;
 mod namespaces;
+mod neighbours;
 mod quotas;
 mod topologies;

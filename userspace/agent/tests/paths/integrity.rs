@@ -1,6 +1,7 @@
 //! Every byte arrives, whatever the path: once, in order, unharmed, and in time.
 
 mod deaths;
+mod readers;
 
 use std::{net::TcpListener, path::Path, time::Duration};
 
@@ -103,7 +104,7 @@ fn flows_on_the_shortcut() {
     let binary = Path::new(env!("CARGO_BIN_EXE_underpass"));
     let agent = Agent::start(binary, Some(&sandbox.netns), &sandbox.cgroup, "", &policy).unwrap();
     let plan = Plan {
-        choices: Choices::named(&["epoll-edge", "epoll-level"]).unwrap(),
+        choices: Choices::named(&crate::common::ways::PAST_TCP).unwrap(),
         bytes: 384 << 20,
         connection_max: 8 << 20,
         connections: (1, 64),

@@ -1,6 +1,7 @@
 //! The shortcut: bytes skip TCP between two sockets of this host, and neither application notices
 //! but where this file says so.
 
+mod asks;
 mod bounds;
 mod listed;
 mod seen;

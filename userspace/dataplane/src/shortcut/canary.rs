@@ -2,9 +2,11 @@
 //! what it relies on is how this very kernel behaves.
 
 use std::{
+    fmt,
     fs::File,
     io::{self, ErrorKind, Read, Write},
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
+    os::fd::AsFd,
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -22,6 +24,7 @@ use crate::{
     counters::Turn,
     host,
     probe_traffic::{self, LARGE_WRITE_BYTES, Random, bytes},
+    sys,
 };
 
 /// The time limit of each step. A step takes a few milliseconds; the rest is for a machine under load.
@@ -31,6 +34,8 @@ const FLOW_BYTES: u32 = 16 * 1024;
 const STREAM_BYTES: usize = 1 << 20;
 /// Bytes of a large write that are read at once.
 const CHUNK: usize = 256 * 1024;
+/// Pauses between looks after readers.
+const ASKS_EVERY: Duration = Duration::from_millis(5);
 /// Sockets of each probe of its own; their streams may be one.
 const STREAM: usize = 1;
 /// Sockets of the trials, each for itself.
@@ -42,14 +47,53 @@ const NOBODYS: Wish = [0; size_of::<Wish>()];
 ///
 /// # Errors
 /// Why flows are better left on TCP.
-pub(super) fn try_out(mark: Option<Mark>) -> Result<(), String> {
+pub(super) fn try_out(mark: Option<Mark>) -> Result<Fionread, String> {
     let mut canary = Canary::new(mark)?;
     canary.both_ways().map_err(of("a stream both ways"))?;
     canary.half_close().map_err(of("a half-close"))?;
     canary.slow_reader().map_err(of("a slow reader"))?;
-    canary.missed_edge().map_err(of("an edge too early"))?;
+    let says = canary.missed_edge().map_err(of("an edge too early"))?;
+    canary
+        .asks_first()
+        .map_err(of("a reader that asks FIONREAD"))?;
     canary.kill().map_err(of("a reset"))?;
-    canary.large_write().map_err(of("64 MiB in one write"))
+    canary.large_write().map_err(of("64 MiB in one write"))?;
+    Ok(says)
+}
+
+/// The bytes of which FIONREAD tells on a socket in a sockmap that has some past TCP and some in TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fionread {
+    /// Bytes past TCP.
+    PastTcp,
+    /// Bytes in TCP.
+    Tcp,
+    /// All bytes.
+    Sum,
+}
+
+impl Fionread {
+    fn of(told: u64, past: usize, tcp: usize) -> io::Result<Self> {
+        match usize::try_from(told) {
+            Ok(n) if n == past => Ok(Self::PastTcp),
+            Ok(n) if n == tcp => Ok(Self::Tcp),
+            Ok(n) if n == past + tcp => Ok(Self::Sum),
+            _ => {
+                let message = format!("FIONREAD says {told} of {past} past TCP and {tcp} in TCP");
+                Err(io::Error::other(message))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Fionread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PastTcp => "what is past TCP, and leaves out what waits in TCP",
+            Self::Tcp => "what waits in TCP, and leaves out what is past TCP",
+            Self::Sum => "all that waits",
+        })
+    }
 }
 
 fn of(probe_traffic: &'static str) -> impl Fn(io::Error) -> String {
@@ -189,7 +233,8 @@ impl Canary {
     }
 
     /// An edge-triggered reader takes a short read for the end, though TCP holds more.
-    fn missed_edge(&mut self) -> io::Result<()> {
+    /// Returns what FIONREAD tells of both.
+    fn missed_edge(&mut self) -> io::Result<Fionread> {
         let (mut a, mut b) = self.pair()?;
         let epoll = Epoll::new(EpollCreateFlags::empty())?;
         let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
@@ -199,6 +244,8 @@ impl Canary {
         a.write_all(queued)?;
         a.write_all(behind)?;
         wait(&epoll)?;
+        let told = sys::readable_bytes(b.as_fd())?;
+        let says = Fionread::of(told, queued.len(), behind.len())?;
         let mut received = vec![0; whole.len() * 2];
         let n = b.read(&mut received)?;
         same(queued, received.get(..n).unwrap_or_default())?;
@@ -207,7 +254,59 @@ impl Canary {
             .map_err(io::Error::other)?;
         wait(&epoll)?;
         let n = b.read(&mut received)?;
-        same(behind, received.get(..n).unwrap_or_default())
+        same(behind, received.get(..n).unwrap_or_default())?;
+        Ok(says)
+    }
+
+    /// An edge-triggered reader that reads what its buffer holds, asks FIONREAD for the rest, and waits for the
+    /// next edge when it is told that there is none. It reads all, past TCP and in TCP, and is off the
+    /// shortcut then if it was ever told less.
+    fn asks_first(&mut self) -> io::Result<()> {
+        let (mut a, mut b) = self.pair()?;
+        let epoll = Epoll::new(EpollCreateFlags::empty())?;
+        let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+        epoll.add(&b, EpollEvent::new(interest, 0))?;
+        b.set_nonblocking(true)?;
+        let whole = bytes(STREAM, 0, FLOW_BYTES as usize * 4);
+        for piece in whole.chunks(FLOW_BYTES as usize) {
+            a.write_all(piece)?;
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let (mut received, mut buffer) = (Vec::new(), vec![0; FLOW_BYTES as usize / 4]);
+        while received.len() < whole.len() {
+            if Instant::now() > deadline {
+                let told = sys::readable_bytes(b.as_fd())?;
+                let message = format!(
+                    "it waits behind {} of {} bytes, and FIONREAD says {told}",
+                    received.len(),
+                    whole.len()
+                );
+                return Err(io::Error::other(message));
+            }
+            self.shortcut.look_after_readers()?;
+            let short = EpollTimeout::try_from(ASKS_EVERY).map_err(io::Error::other)?;
+            if epoll.wait(&mut [EpollEvent::empty()], short)? == 0 {
+                continue;
+            }
+            loop {
+                let n = unless_blocked(b.read(&mut buffer))?;
+                received.extend_from_slice(buffer.get(..n).unwrap_or_default());
+                if n < buffer.len() || sys::readable_bytes(b.as_fd())? == 0 {
+                    break;
+                }
+            }
+        }
+        same(&whole, &received)?;
+        // Whatever the kernel answers there, outside it tells all.
+        a.write_all(b"after")?;
+        wait(&epoll)?;
+        let past = self.bytes(Turn::Shortcut)?;
+        let told = sys::readable_bytes(b.as_fd())?;
+        if told != 5 {
+            let message = format!("FIONREAD says {told} of 5 bytes, {past} past TCP");
+            return Err(io::Error::other(message));
+        }
+        Ok(())
     }
 
     /// Within the bounds that flows have. What is written behind bytes that wait fills the queue, and

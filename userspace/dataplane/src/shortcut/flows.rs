@@ -29,6 +29,8 @@ pub struct OnShortcut {
     pub refusal: Option<Cause>,
     /// The last message of either side took TCP.
     pub is_on_tcp: bool,
+    /// An application did not read on while bytes waited in TCP: the flow has left for good.
+    pub has_left: bool,
 }
 
 /// The names of live flows' rules: a rule's number is another rule's two policies later.
@@ -91,6 +93,7 @@ impl Rules {
                 taken: database.map(|database| [end.put_bytes, database.put_bytes]),
                 refusal: cause(end.refusal),
                 is_on_tcp: end.on_tcp != 0 || database.is_some_and(|d| d.on_tcp != 0),
+                has_left: end.reader.leaves != 0 && end.peer != 0,
             }));
         }
         let are_known = refused.is_some();
@@ -99,6 +102,7 @@ impl Rules {
             flows.extend(flow.map(|flow| OnShortcut {
                 flow,
                 taken: None,
+                has_left: false,
                 refusal: cause(wish.refusal),
                 is_on_tcp: true,
             }));

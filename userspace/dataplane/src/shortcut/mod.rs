@@ -10,7 +10,7 @@ mod flows;
 mod limits;
 mod refusals;
 
-use std::{fs::File, io, io::Read, sync::Mutex, time::Duration};
+use std::{fs::File, io, io::Read, os::fd::AsFd, sync::Mutex, time::Duration};
 
 use aya::{
     Btf, Ebpf,
@@ -29,9 +29,11 @@ use crate::{
     load,
     maps::{MapsError, take},
     probe_result::ProbeResult,
+    readers::{self, Nudged, Readers},
     sys::{self, PodOf},
 };
 
+pub use canary::Fionread;
 pub use flows::OnShortcut;
 use flows::{Ends, Rules};
 use refusals::Refusals;
@@ -84,9 +86,15 @@ impl Spills {
 
 const PATH: &str = "shortcut";
 
-/// Tries the shortcut out on loopback sockets of this process's own, beside any agent's.
-pub fn try_out() -> ProbeResult {
-    ProbeResult::of(PATH, || canary::try_out(None))
+/// Tries the shortcut out on loopback sockets of this process's own, beside any agent's. Returns what FIONREAD
+/// tells there, too, if it works.
+pub fn try_out() -> (ProbeResult, Option<Fionread>) {
+    let mut says = None;
+    let tried = ProbeResult::of(PATH, || {
+        says = Some(canary::try_out(None)?);
+        Ok(())
+    });
+    (tried, says)
 }
 
 pub(crate) struct Shortcut {
@@ -102,6 +110,12 @@ pub(crate) struct Shortcut {
     nudge_counts: Array<MapData, PodOf<abi::NudgeCount>>,
     spills: Option<RingBuf<MapData>>,
     nudges: u64,
+    /// The iterators over readers, once loaded.
+    readers: Option<Readers>,
+    /// Ends were told at the last look to leave.
+    are_leaving: bool,
+    /// Ends have left whose readers are to be nudged.
+    are_to_nudge: bool,
     /// sk_msg and the iterator are loaded, which is done once.
     loaded: bool,
     enrols: Option<SockOpsLinkId>,
@@ -127,6 +141,9 @@ impl Shortcut {
             nudge_counts: take(ebpf, "nudges")?,
             spills: Some(take(ebpf, "spills")?),
             nudges: 0,
+            readers: None,
+            are_leaving: false,
+            are_to_nudge: false,
             loaded: false,
             enrols: None,
             wanted: false,
@@ -190,6 +207,8 @@ impl Shortcut {
         if chooses.fd().is_err() {
             load::retry_load(|| chooses.load()).map_err(refused(CHOOSES))?;
         }
+        self.readers = Some(readers::load::readers(ebpf)?);
+        let chooses: &mut SkMsg = program(ebpf, CHOOSES)?;
         chooses.attach(self.socks.fd()).map_err(refused(CHOOSES))?;
         self.loaded = true;
         sys::trim_memory();
@@ -286,6 +305,30 @@ impl Shortcut {
         let PodOf(count) = self.nudge_counts.get(&0, 0).map_err(layout("nudges"))?;
         self.nudges += count.nudged;
         Ok(count.filled > 0)
+    }
+
+    /// Has ends leave the shortcut of which a reader does not read on, and nudges it. To be called every
+    /// [`LOOK_EVERY`](crate::readers::LOOK_EVERY).
+    pub(crate) fn look_after_readers(&mut self) -> io::Result<()> {
+        let Some(readers) = &self.readers else {
+            return Ok(());
+        };
+        if self.ends.keys().next().is_none() {
+            return Ok(());
+        }
+        if self.are_leaving {
+            // Whoever did not see yet that an end is to leave has found his target by then, and holds it.
+            sys::wait_for_running_programs()?;
+        }
+        let stalled = readers.stalled(self.socks.fd().as_fd())?;
+        self.are_leaving = stalled.are_leaving;
+        for cookie in &stalled.leave_now {
+            self.are_to_nudge |= self.socks.remove(cookie).is_ok();
+        }
+        if self.are_to_nudge {
+            self.are_to_nudge = readers.nudge()? == Nudged::NotAll;
+        }
+        Ok(())
     }
 
     pub(crate) fn counts(&self) -> Result<ShortcutCounts, AttachError> {

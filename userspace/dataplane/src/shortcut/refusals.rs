@@ -62,7 +62,7 @@ impl Refusals {
         let Some(tells) = &self.tells else {
             return Ok(Vec::new());
         };
-        let mut tells = sys::iterate_over(tells.as_fd(), self.wishes.as_fd())?;
+        let mut tells = sys::iterate_over(tells.as_fd(), Some(self.wishes.as_fd()))?;
         let (mut told, mut piece) = (Vec::new(), vec![0; PIECE_BYTES]);
         // The kernel gives whole ones.
         while let bytes @ 1.. = tells.read(&mut piece)? {

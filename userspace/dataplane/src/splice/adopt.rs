@@ -8,21 +8,20 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use aya::maps::MapError;
 use ebpf::abi;
-use tokio::sync::Notify;
 
 use super::{
-    AgentMoved, Calls, Carrier, EVERY_ENGINE, Engine, IN_PLACE, KernelMoved, NO_QUESTION, Near,
-    Splice, SpliceMaps, Splicer, kernel,
+    AgentMoved, Caller, Calls, Carrier, EVERY_ENGINE, Engine, IN_PLACE, KernelMoved, NO_QUESTION,
+    Near, Splice, SpliceMaps, Splicer, kernel,
 };
-use crate::{maps, splice::position::FlowPosition, splice::refusal::SpliceRefusal};
+use crate::{
+    maps, netns_handle::NetnsHandle, readers::Readers, splice::position::FlowPosition,
+    splice::refusal::SpliceRefusal,
+};
 
 /// A flow that rides, as the kernel has it.
 pub struct Resumed {
@@ -49,9 +48,9 @@ pub enum NotResumed {
     Kernel(#[from] SpliceRefusal),
 }
 
-/// Descriptors that are no map's come after these: `splice_look`, then the maps in the order of
-/// [`SpliceMaps::of`].
-const LOOK_AND_MAPS: usize = 9;
+/// Descriptors that are no map's come after these: `splice_look`, the iterators of [`Readers::of`], then the
+/// maps in the order of [`SpliceMaps::of`].
+const PROGRAMS_AND_MAPS: usize = 11;
 
 impl Splicer {
     /// Descriptors by which another process can carry this engine's flows on, and their clients
@@ -79,14 +78,15 @@ impl Splicer {
     /// # Errors
     /// They are something else.
     pub fn adopt(mut descriptors: Vec<OwnedFd>) -> io::Result<(Self, Calls)> {
-        if descriptors.len() < LOOK_AND_MAPS {
+        if descriptors.len() < PROGRAMS_AND_MAPS {
             return Err(io::Error::other("an engine with too few descriptors"));
         }
-        let hooks = descriptors.split_off(LOOK_AND_MAPS);
+        let hooks = descriptors.split_off(PROGRAMS_AND_MAPS);
         let look = descriptors.remove(0);
+        let readers = Readers::of(descriptors.remove(0), descriptors.remove(0));
         let maps = SpliceMaps::of(descriptors).map_err(io::Error::other)?;
         let (carrier, calls) =
-            Carrier::new(look, maps, None, hooks.into()).map_err(io::Error::other)?;
+            Carrier::new(look, readers, maps, None, hooks.into()).map_err(io::Error::other)?;
         let engines = EVERY_ENGINE;
         Ok((Self { carrier, engines }, calls))
     }
@@ -113,17 +113,21 @@ impl Splicer {
     /// Wakes every flow, as if the kernel had called for it: for a process that does not read the
     /// calls.
     pub fn call_all(&self) {
-        for caller in self.carrier.callers().values() {
-            caller.notify_one();
-        }
+        self.carrier.call_all();
     }
 
-    /// Goes on with a flow whose former owner is gone, or has left it while it rode.
+    /// Goes on with a flow whose former owner is gone, or has left it while it rode. `near_leg`: the agent's socket
+    /// that leads to the near application.
     ///
     /// # Errors
     /// Nobody knows where its bytes are: it has to be closed.
-    pub fn resume(&self, id: u64, near: Near) -> Result<Resumed, NotResumed> {
-        let resumed = self.look_at(id, near);
+    pub fn resume(
+        &self,
+        id: u64,
+        near: Near,
+        near_leg: BorrowedFd<'_>,
+    ) -> Result<Resumed, NotResumed> {
+        let resumed = self.look_at(id, near, near_leg);
         if matches!(resumed, Err(NotResumed::UnderWay)) {
             // Nobody else would.
             self.carrier.forget(id);
@@ -131,7 +135,12 @@ impl Splicer {
         resumed
     }
 
-    fn look_at(&self, id: u64, near: Near) -> Result<Resumed, NotResumed> {
+    fn look_at(
+        &self,
+        id: u64,
+        near: Near,
+        near_leg: BorrowedFd<'_>,
+    ) -> Result<Resumed, NotResumed> {
         let (order, kernels) = {
             let maps = self.carrier.maps();
             let slot = maps.orders.get(&id, IN_PLACE).map_err(gone)?.0;
@@ -147,8 +156,14 @@ impl Splicer {
             return Err(NotResumed::UnderWay);
         }
         let [to_database, to_client] = near.directions(order.up_position, order.down_position);
-        let called = Arc::new(Notify::new());
-        self.carrier.callers().insert(id, called.clone());
+        let netns = NetnsHandle::of_socket(near_leg).map_err(kernel)?;
+        let is_out = kernels.is_out != 0;
+        if is_out {
+            // Its former owner may not have come to it.
+            self.carrier.nudge_later(netns.clone());
+        }
+        let caller = Caller::new(netns, is_out);
+        self.carrier.callers().insert(id, caller.clone());
         Ok(Resumed {
             splice: Splice {
                 carrier: self.carrier.clone(),
@@ -162,7 +177,7 @@ impl Splicer {
                 base_up: order.up_seq.wrapping_sub(order.up_read as u32),
                 base_down: kernels.base_seq,
                 base_far: order.down_seq.wrapping_sub(order.down_passed as u32),
-                called,
+                caller,
                 left: AtomicBool::new(false),
             },
             position: AgentMoved {

@@ -5,7 +5,10 @@ use std::{
     collections::{HashMap, VecDeque},
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicBool},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -14,11 +17,17 @@ use aya::{
     maps::{HashMap as BpfHashMap, MapData, MapError, RingBuf, SockHash},
 };
 use ebpf::abi;
-use tokio::{io::unix::AsyncFd, sync::Notify};
+use tokio::{
+    io::unix::AsyncFd,
+    sync::Notify,
+    time::{self, MissedTickBehavior},
+};
 
 use super::Near;
 use crate::{
     listeners::Mark,
+    netns_handle::NetnsHandle,
+    readers::{LOOK_EVERY, Nudged, Readers},
     splice::refusal::SpliceRefusal,
     sys::{self, PodOf},
 };
@@ -37,6 +46,30 @@ pub(crate) struct SpliceMaps {
     pub descriptors: Vec<OwnedFd>,
 }
 
+/// The namespace of applications' sockets, if it is not the agent's own.
+type Namespace = Option<Arc<NetnsHandle>>;
+
+/// A flow that waits for the kernel's call.
+pub(super) struct Caller {
+    pub(super) called: Notify,
+    /// An application of the flow did not read on, and its sockets have left the sockmaps for good.
+    pub(super) is_out: AtomicBool,
+    netns: Namespace,
+}
+
+impl Caller {
+    pub(super) fn new(netns: Namespace, is_out: bool) -> Arc<Self> {
+        Arc::new(Self {
+            called: Notify::new(),
+            is_out: AtomicBool::new(is_out),
+            netns,
+        })
+    }
+}
+
+/// Flows that wait for the kernel's call.
+type Callers = HashMap<u64, Arc<Caller>>;
+
 /// The maps of one BPF object, and who waits for what its programs do.
 pub(super) struct Carrier {
     /// No other has it.
@@ -47,7 +80,10 @@ pub(super) struct Carrier {
     /// The mark of the agent whose hooks leave its own sockets alone.
     pub(super) mark: Option<Mark>,
     maps: Mutex<Maps>,
-    callers: Mutex<HashMap<u64, Arc<Notify>>>,
+    callers: Mutex<Callers>,
+    readers: Readers,
+    /// Namespaces in which readers that have left are to be nudged at the next look.
+    to_nudge: Mutex<Vec<Namespace>>,
     /// The programs, where nobody else keeps them: dropped, they would leave the maps.
     pub(super) programs: OnceLock<Ebpf>,
     /// With which another process can go on (`adopt.rs`).
@@ -55,13 +91,15 @@ pub(super) struct Carrier {
     pub(super) hooks: OnceLock<Vec<OwnedFd>>,
     pub(super) left: AtomicBool,
     /// Dropped, sockets would leave the maps.
-    _sockets: [SockHash<MapData, u64>; 5],
+    _sockets: [SockHash<MapData, u64>; 3],
 }
 
 /// The maps of orders and of the kernel's counts.
 pub(super) struct Maps {
     pub(super) orders: BpfHashMap<MapData, u64, PodOf<abi::SpliceSlot>>,
     pub(super) splices: BpfHashMap<MapData, u64, PodOf<abi::Splice>>,
+    /// The maps of applications' sockets. Dropped, sockets would leave them.
+    applications: [SockHash<MapData, u64>; 2],
     /// Entries of `splices` that are forgotten, the oldest first.
     fallow: VecDeque<(Instant, u64)>,
 }
@@ -71,6 +109,13 @@ pub(super) struct Maps {
 const FALLOW: Duration = Duration::from_secs(1);
 
 impl Maps {
+    /// Has the sockets of a flow's applications leave. False: they were not in, or are closed.
+    fn let_out(&mut self, id: u64) -> bool {
+        let [near, far] = &mut self.applications;
+        let out = [near.remove(&id), far.remove(&id)];
+        out.iter().any(Result::is_ok)
+    }
+
     /// Removes what has lain for long enough.
     pub(super) fn clear(&mut self) {
         while let Some((since, id)) = self.fallow.front().copied() {
@@ -118,6 +163,7 @@ impl Carrier {
     /// Makes a carrier over these maps and the program that reads them.
     pub(super) fn new(
         look: OwnedFd,
+        readers: Readers,
         maps: SpliceMaps,
         mark: Option<Mark>,
         hooks: OnceLock<Vec<OwnedFd>>,
@@ -126,6 +172,7 @@ impl Carrier {
         let number = MapData::from_fd(near_apps.map_err(MapError::IoError)?)?;
         let number = number.info()?.id();
         let mut descriptors = vec![look.try_clone().map_err(MapError::IoError)?];
+        descriptors.extend(readers.descriptors().map_err(MapError::IoError)?);
         descriptors.extend(maps.descriptors);
         let carrier = Arc::new(Self {
             number,
@@ -134,20 +181,17 @@ impl Carrier {
             maps: Mutex::new(Maps {
                 orders: maps.orders,
                 splices: maps.splices,
+                applications: [maps.near_apps, maps.far_apps],
                 fallow: VecDeque::new(),
             }),
             callers: Mutex::default(),
+            readers,
+            to_nudge: Mutex::default(),
             programs: OnceLock::new(),
             descriptors,
             hooks,
             left: AtomicBool::new(false),
-            _sockets: [
-                maps.near_apps,
-                maps.far_apps,
-                maps.near_legs,
-                maps.far_legs,
-                maps.far_sinks,
-            ],
+            _sockets: [maps.near_legs, maps.far_legs, maps.far_sinks],
         });
         let calls = carrier.calls(maps.calls);
         Ok((carrier, calls))
@@ -173,6 +217,9 @@ impl Carrier {
         }
         let answer = sys::answer_from_bytes(&out)
             .ok_or_else(|| SpliceRefusal::Kernel("a short answer".into()))?;
+        if answer.to_nudge != 0 {
+            self.readers.nudge().map_err(kernel)?;
+        }
         SpliceRefusal::of(&answer, near).map_or(Ok(answer), Err)
     }
 
@@ -180,9 +227,77 @@ impl Carrier {
     /// them any more.
     pub(super) fn forget(&self, id: u64) {
         let mut maps = self.maps();
+        maps.let_out(id);
         forgotten(maps.orders.remove(&id));
         maps.fallow.push_back((Instant::now(), id));
         maps.clear();
+    }
+
+    /// Has the sockets of a flow's applications leave the sockmaps, and nudges their readers at the next look.
+    pub(super) fn let_out(&self, id: u64, caller: &Caller) {
+        if self.maps().let_out(id) {
+            caller.is_out.store(true, Relaxed);
+            self.nudge_later(caller.netns.clone());
+        }
+    }
+
+    /// Has the sockets of flows leave the sockmaps of which an application does not read on. Nudges readers.
+    fn look_after_readers(&self) -> io::Result<()> {
+        let mut maps = self.maps();
+        // A flow that ends leaves the maps first, and then these.
+        let callers = self.callers();
+        let mut stalled = Vec::new();
+        for map in &maps.applications {
+            stalled.extend(self.readers.stalled(map.fd().as_fd())?.leave_now);
+        }
+        for id in stalled {
+            maps.let_out(id);
+            if let Some(caller) = callers.get(&id) {
+                caller.is_out.store(true, Relaxed);
+                caller.called.notify_one();
+                self.nudge_later(caller.netns.clone());
+            }
+        }
+        drop((callers, maps));
+        self.nudge()
+    }
+
+    /// Has readers in this namespace nudged that have left, at the next look.
+    pub(super) fn nudge_later(&self, netns: Namespace) {
+        let mut to_nudge = self.to_nudge();
+        let number = |n: &Namespace| n.as_ref().map(Arc::as_ptr);
+        if !to_nudge.iter().any(|n| number(n) == number(&netns)) {
+            to_nudge.push(netns);
+        }
+    }
+
+    fn nudge(&self) -> io::Result<()> {
+        let namespaces = std::mem::take(&mut *self.to_nudge());
+        for netns in namespaces {
+            let nudged = match &netns {
+                None => self.readers.nudge()?,
+                Some(netns) => netns.within(|| self.readers.nudge())?,
+            };
+            if nudged == Nudged::NotAll {
+                self.nudge_later(netns);
+            }
+        }
+        Ok(())
+    }
+
+    fn has_to_look(&self) -> bool {
+        !self.callers().is_empty() || !self.to_nudge().is_empty()
+    }
+
+    fn to_nudge(&self) -> MutexGuard<'_, Vec<Namespace>> {
+        self.to_nudge.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes every flow.
+    pub(super) fn call_all(&self) {
+        for caller in self.callers().values() {
+            caller.called.notify_one();
+        }
     }
 
     pub(super) fn keep(&self, programs: Ebpf) {
@@ -194,7 +309,7 @@ impl Carrier {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn callers(&self) -> MutexGuard<'_, HashMap<u64, Arc<Notify>>> {
+    pub(super) fn callers(&self) -> MutexGuard<'_, Callers> {
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -213,27 +328,41 @@ impl Calls {
     /// The ring cannot be waited for.
     pub async fn run(self) -> io::Result<()> {
         let mut ring: AsyncFd<RingBuf<MapData>> = sys::watch(self.ring)?;
+        let mut looks = time::interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let mut ready = ring.readable_mut().await?;
+            let mut ready = tokio::select! {
+                ready = ring.readable_mut() => ready?,
+                _ = looks.tick() => {
+                    if self.carrier.has_to_look()
+                        && let Err(error) = self.carrier.look_after_readers()
+                    {
+                        tracing::warn!(%error, "nobody looks after readers in sockmaps for a while");
+                        looks = time::interval(NOT_AGAIN_FOR);
+                    }
+                    continue;
+                }
+            };
             let mut called = 0;
             while let Some(record) = ready.get_inner_mut().next() {
                 called += 1;
                 let id = record.first_chunk().map(|id| u64::from_ne_bytes(*id));
                 let callers = self.carrier.callers();
                 if let Some(caller) = id.and_then(|id| callers.get(&id)) {
-                    caller.notify_one();
+                    caller.called.notify_one();
                 }
             }
             // The kernel may have found it full: then nobody knows who was not called.
             if called >= RING_RECORDS {
-                for caller in self.carrier.callers().values() {
-                    caller.notify_one();
-                }
+                self.carrier.call_all();
             }
             ready.clear_ready();
         }
     }
 }
+
+/// How long a look that has failed is not tried again.
+const NOT_AGAIN_FOR: Duration = Duration::from_secs(60);
 
 /// So many calls fit: each has a header of 8 bytes. A reading that found half of them may have
 /// come after a time at which there was no room.

@@ -13,13 +13,16 @@ pub(crate) mod refusal;
 
 pub use carrier::Calls;
 pub(crate) use carrier::SpliceMaps;
-use carrier::{Carrier, IN_PLACE, NO_QUESTION, kernel};
+use carrier::{Caller, Carrier, IN_PLACE, NO_QUESTION, kernel};
 pub use near::{Application, Near};
 
 use std::{
     io,
     os::fd::AsFd,
-    sync::{Arc, OnceLock, atomic::AtomicBool},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use aya::{
@@ -30,7 +33,6 @@ use ebpf::abi;
 use nix::sys::socket::{setsockopt, sockopt};
 use policy::Shortcut;
 use socket2::SockRef;
-use tokio::sync::Notify;
 
 use crate::{
     address::{self, SockCookie},
@@ -38,6 +40,7 @@ use crate::{
     listeners::Mark,
     load,
     maps::MapsError,
+    readers,
     splice::position::FlowPosition,
     splice::refusal::SpliceRefusal,
     sys::PodOf,
@@ -170,7 +173,8 @@ impl Splicer {
             let fd = look.fd().map_err(refused(LOOK))?.as_fd();
             fd.try_clone_to_owned().map_err(AttachError::Sockets)?
         };
-        let (carrier, calls) = Carrier::new(look, maps, mark, OnceLock::new())
+        let readers = readers::load::readers(ebpf)?;
+        let (carrier, calls) = Carrier::new(look, readers, maps, mark, OnceLock::new())
             .map_err(|e| MapsError::Layout("near_apps", e))?;
         let engines = EVERY_ENGINE;
         Ok((Self { carrier, engines }, calls))
@@ -247,8 +251,8 @@ impl Splicer {
                 tracing::debug!(%error, "a socket keeps its send buffer");
             }
         }
-        let called = Arc::new(Notify::new());
-        self.carrier.callers().insert(id, called.clone());
+        let caller = Caller::new(application.netns().cloned(), false);
+        self.carrier.callers().insert(id, caller.clone());
         Ok(Splice {
             carrier: self.carrier.clone(),
             engine,
@@ -258,7 +262,7 @@ impl Splicer {
             base_up: answer.near_leg_copied_seq.wrapping_sub(from_near as u32),
             base_far: answer.far_leg_copied_seq,
             base_down: answer.near_leg_write_seq,
-            called,
+            caller,
             left: AtomicBool::new(false),
         })
     }
@@ -287,7 +291,7 @@ pub struct Splice {
     base_down: u32,
     /// Sequence number at which the far leg's stream from the far application begins.
     base_far: u32,
-    called: Arc<Notify>,
+    caller: Arc<Caller>,
     /// Another process goes on with it.
     left: AtomicBool,
 }
@@ -407,16 +411,29 @@ impl Splice {
     /// Waits until the kernel has passed bytes of the far application up to the agent, which is not
     /// woken by the socket itself.
     pub async fn called(&self) {
-        self.called.notified().await;
+        self.caller.called.notified().await;
+    }
+
+    /// Has the applications' sockets leave the sockmaps. To be done before the agent passes an end on: the kernel
+    /// lets nobody wake the reader of a connection that is over.
+    pub fn let_out(&self) {
+        self.carrier.let_out(self.id, &self.caller);
+    }
+
+    /// Whether the applications' sockets have left the sockmaps, because one of them did not read on: the
+    /// kernel carries the flow no more.
+    pub fn is_out(&self) -> bool {
+        self.caller.is_out.load(Relaxed)
     }
 }
 
 impl Drop for Splice {
     fn drop(&mut self) {
-        self.carrier.callers().remove(&self.id);
         if !self.is_left() {
+            self.let_out();
             self.carrier.forget(self.id);
         }
+        self.carrier.callers().remove(&self.id);
     }
 }
 

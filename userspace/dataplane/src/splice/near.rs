@@ -81,6 +81,14 @@ impl Application {
         }
     }
 
+    /// The namespace of its socket, unless it is the agent's own.
+    pub(super) fn netns(&self) -> Option<&Arc<NetnsHandle>> {
+        match self {
+            Self::Client(_, netns) => netns.as_ref(),
+            Self::Database(netns) => Some(netns),
+        }
+    }
+
     /// A client's number; 0 of a database.
     pub fn client_cookie(&self) -> SockCookie {
         match self {

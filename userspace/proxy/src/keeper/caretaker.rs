@@ -1,7 +1,12 @@
 //! The flows that the keeper itself carries: taken up when their agent is gone, given away when the
 //! kernel carries them.
 
-use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context;
 use dataplane::Splicer;
@@ -41,8 +46,9 @@ impl Keeping {
         dialled: OwnedFd,
     ) -> anyhow::Result<Arc<Flow>> {
         let resumed = self.splices(snapshot.engine).and_then(|splices| {
-            let resumed = splices.resume(snapshot.id, snapshot.near())?;
-            Ok(resumed)
+            let near = snapshot.near();
+            let (near_leg, _) = near.sides(&accepted, &dialled);
+            Ok(splices.resume(snapshot.id, near, near_leg.as_fd())?)
         });
         let resumed = match resumed {
             Ok(resumed) => resumed,

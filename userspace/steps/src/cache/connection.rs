@@ -67,8 +67,12 @@ pub(super) async fn run(shared: &Arc<Shared>, mut jobs: Jobs) {
             }
             Ok(Err(_)) | Err(_) => Cause::Connect,
         };
-        shared.counters.failure(cause);
-        if !is_told {
+        // Before the agent is ready there is nothing to connect by: Redis is not away.
+        let begins = shared.dials.get().is_none();
+        if !begins {
+            shared.counters.failure(cause);
+        }
+        if !begins && !is_told {
             let (rule, redis, cause) = (&shared.rule, shared.settings.redis, cause.as_str());
             tracing::warn!(%rule, %redis, cause, "the cache is away; its reads go to the database");
             is_told = true;
@@ -77,7 +81,9 @@ pub(super) async fn run(shared: &Arc<Shared>, mut jobs: Jobs) {
             () = sleep(pause) => {}
             () = fail_all(shared, &mut jobs) => return,
         }
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        if !begins {
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 }
 

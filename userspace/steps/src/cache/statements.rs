@@ -162,6 +162,7 @@ mod tests {
             "SELECT count(*), max(v) FROM shop.a WHERE token(k) > 7",
             "SELECT v FROM shop.a WHERE k = 1 AND (c, d) > (1, 2)",
             "SELECT v FROM shop.a WHERE k = 'now()'",
+            "SELECT v FROM shop.a WHERE k = 1 USING TIMEOUT 5s",
         ];
         for text in reads {
             assert_eq!(found(text, None), CacheEffect::Reads(0), "{text}");
@@ -189,7 +190,7 @@ mod tests {
                 Bypass::Function,
             ),
             (
-                "SELECT v FROM shop.a WHERE k = 1 USING TIMEOUT 5s",
+                "SELECT v FROM shop.a WHERE k = 1 USING PATIENCE 5s",
                 Bypass::Statement,
             ),
             ("SELECT nothing", Bypass::Statement),

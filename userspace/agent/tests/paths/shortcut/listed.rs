@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::common::*;
 
-fn flow_of(agent: &Agent<'_>, client: &TcpStream) -> Option<Value> {
+pub(super) fn flow_of(agent: &Agent<'_>, client: &TcpStream) -> Option<Value> {
     let own = client.local_addr().unwrap().to_string();
     let flows = agent.json("/flows").unwrap();
     let mut all = flows.as_array().unwrap().iter();

@@ -3,9 +3,10 @@
 
 use std::{
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{Shutdown, TcpListener, TcpStream},
     os::fd::AsRawFd,
     path::Path,
+    thread,
 };
 
 use aya::{
@@ -15,8 +16,8 @@ use aya::{
 use ebpf::abi;
 use sandbox::{Agent, Sandbox};
 
-use super::{BINARY, listener, pair, why_on};
-use crate::common::eventually;
+use super::{BINARY, ENGINES, agent, listener, pair, why_on};
+use crate::common::{asking::read_asking, eventually};
 
 type DatabaseKey = [u8; size_of::<abi::DatabaseKey>()];
 
@@ -85,6 +86,72 @@ fn only_sockets_that_the_rule_lets_in_enter_a_sockmap() {
         let is_in = !tells_all(&mut database);
         assert_eq!(is_in, database_in, "{shortcut}: the database");
     }
+}
+
+/// Readers that ask FIONREAD first, whom it tells nothing there: their flows leave the sockmaps, and nobody
+/// waits for ever.
+#[test]
+fn a_reader_that_asks_first_gets_everything_by_either_engine() {
+    for engine in ENGINES {
+        let sandbox = Sandbox::new().unwrap();
+        let listener = listener(&sandbox);
+        let agent = agent(&sandbox, engine, listener.local_addr().unwrap().port());
+        for is_client in [true, false] {
+            let (mut client, mut database) = pair(&sandbox, &listener);
+            why_on(&agent, "splice", (&mut client, &mut database));
+            for answer in [1 << 10, 3_000_000, 16 << 20] {
+                let (reader, mut writer) = match is_client {
+                    true => (&client, &database),
+                    false => (&database, &client),
+                };
+                let sent = dataplane::probe_traffic::bytes(1, 0, answer);
+                let read = thread::scope(|scope| {
+                    writer.set_nonblocking(false).unwrap();
+                    scope.spawn(|| writer.write_all(&sent).unwrap());
+                    read_asking(reader, answer)
+                });
+                assert!(read == sent, "{engine} {is_client} {answer}: other bytes");
+            }
+        }
+        let stalled = "underpass_safer_path_total{cause=\"reader_stalled\"}";
+        assert!(agent.metric(stalled).unwrap() > 0.0, "{engine}");
+    }
+}
+
+/// A flow that has ended looks after nobody; its client has the answer yet to read.
+#[test]
+fn a_reader_that_asks_first_gets_what_was_sent_before_the_end() {
+    for engine in ENGINES {
+        let sandbox = Sandbox::new().unwrap();
+        let listener = listener(&sandbox);
+        let agent = agent(&sandbox, engine, listener.local_addr().unwrap().port());
+        let (mut client, mut database) = pair(&sandbox, &listener);
+        why_on(&agent, "splice", (&mut client, &mut database));
+        client.shutdown(Shutdown::Write).unwrap();
+        // It fits into the client's window.
+        let sent = dataplane::probe_traffic::bytes(1, 0, 48 << 10);
+        database.set_nonblocking(false).unwrap();
+        database.write_all(&sent).unwrap();
+        drop(database);
+        agent.wait_for_log("flow closed").unwrap();
+        assert!(read_asking(&client, sent.len()) == sent, "{engine}");
+    }
+}
+
+/// Only when the client's socket is in does the kernel find that no engine can carry the flow.
+#[test]
+fn the_sockets_of_a_flow_that_is_refused_are_in_no_sockmap() {
+    let sandbox = Sandbox::new().unwrap();
+    let listener = listener(&sandbox);
+    let agent = agent(&sandbox, "sender", listener.local_addr().unwrap().port());
+    let (mut client, mut database) = pair(&sandbox, &listener);
+    database.set_nonblocking(false).unwrap();
+    let why = why_on(&agent, "relay", (&mut client, &mut database));
+    assert!(why.contains("no other engine may carry it"), "{why}");
+    client.write_all(WAITS).unwrap();
+    assert!(tells_all(&mut database), "the database is in a sockmap");
+    database.write_all(WAITS).unwrap();
+    assert!(tells_all(&mut client), "the client is in a sockmap");
 }
 
 /// The databases' listening sockets are in a sockhash, and connections to them are not: this kernel gives

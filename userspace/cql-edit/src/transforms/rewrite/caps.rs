@@ -186,12 +186,7 @@ impl Caps {
         if !changes || !(has_ttl || has_timestamp || lacks_ttl) {
             return Ok(Markers::default());
         }
-        let (_, sites) = text.sites().ok_or_else(|| {
-            refusal(
-                "unknown",
-                "the proxy's policy caps TTLs or timestamps, and does not understand the statement",
-            )
-        })?;
+        let (_, sites) = text.sites().ok_or_else(not_understood)?;
         let mut looking = Looking {
             caps: self,
             unix_us,
@@ -316,6 +311,13 @@ impl Caps {
     }
 }
 
+fn not_understood() -> Refused {
+    refusal(
+        "unknown",
+        "the proxy's policy caps TTLs or timestamps, and does not understand the statement",
+    )
+}
+
 fn now(unix_us: Option<i64>) -> Result<i64, Refused> {
     unix_us.ok_or_else(|| refusal("no_clock", "the proxy does not know what time it is"))
 }
@@ -396,6 +398,9 @@ impl<'l, 't> Looking<'l, 't> {
                 }
             },
         };
+        if self.removes_timestamp(using) && using.timeout {
+            return Err(not_understood());
+        }
         if self.removes_timestamp(using) {
             // It, and what binds it to a TTL: the clause is written anew.
             let clause = match (&using.ttl, capped) {

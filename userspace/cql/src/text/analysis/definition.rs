@@ -98,7 +98,8 @@ impl Walk<'_> {
         }
         if *verb == "TRUNCATE" {
             _ = self.accept("TABLE") || self.accept("COLUMNFAMILY");
-            return self.table();
+            self.table()?;
+            return self.using_timeout();
         }
         let mut last = Last::Word;
         let mut open = 0_u32;

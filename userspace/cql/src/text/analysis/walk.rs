@@ -124,6 +124,18 @@ impl<'t> Walk<'t> {
             self.expect("FILTERING")?;
             self.shape.allow_filtering = true;
         }
+        if self.accept("BYPASS") {
+            self.expect("CACHE")?;
+        }
+        self.using_timeout()
+    }
+
+    /// `[USING TIMEOUT 5s]`: ScyllaDB's, as `BYPASS CACHE` is. Its drivers ask so for the schema.
+    pub(super) fn using_timeout(&mut self) -> Option<()> {
+        if self.accept("USING") {
+            self.expect("TIMEOUT")?;
+            self.value()?;
+        }
         Some(())
     }
 
@@ -246,22 +258,26 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// `[USING TIMESTAMP n AND TTL n]`
+    /// `[USING TIMESTAMP n AND TTL n]`, and ScyllaDB's `TIMEOUT 5s`.
     fn using(&mut self) -> Option<()> {
         if !self.accept("USING") {
             return Some(());
         }
         loop {
-            let is_ttl = self.accept("TTL");
-            if !is_ttl {
-                self.expect("TIMESTAMP")?;
+            if self.accept("TIMEOUT") {
+                self.value()?;
+            } else {
+                let is_ttl = self.accept("TTL");
+                if !is_ttl {
+                    self.expect("TIMESTAMP")?;
+                }
+                let number = self.number()?;
+                let known = match is_ttl {
+                    true => &mut self.shape.ttl,
+                    false => &mut self.shape.timestamp,
+                };
+                *known = Some(known.map_or(number, |before| before.max(number)));
             }
-            let number = self.number()?;
-            let known = match is_ttl {
-                true => &mut self.shape.ttl,
-                false => &mut self.shape.timestamp,
-            };
-            *known = Some(known.map_or(number, |before| before.max(number)));
             if !self.accept("AND") {
                 return Some(());
             }

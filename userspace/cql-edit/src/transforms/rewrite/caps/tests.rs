@@ -63,6 +63,16 @@ fn ttls_in_texts() {
         ),
         (
             both,
+            "INSERT INTO t (a) VALUES (1) USING TIMEOUT 1s AND TTL 500",
+            "INSERT INTO t (a) VALUES (1) USING TIMEOUT 1s AND TTL 100",
+        ),
+        (
+            default,
+            "UPDATE t USING TIMEOUT ? SET a = 1 WHERE b = 2",
+            "UPDATE t USING TIMEOUT ? AND TTL 60 SET a = 1 WHERE b = 2",
+        ),
+        (
+            both,
             "BEGIN BATCH INSERT INTO t (a) VALUES (1) UPDATE t USING TTL 500 SET a = 1 WHERE b = 2; \
              DELETE FROM t WHERE b = 3 APPLY BATCH",
             "BEGIN BATCH INSERT INTO t (a) VALUES (1) USING TTL 60 UPDATE t USING TTL 100 SET a = 1 \
@@ -94,7 +104,6 @@ fn ttls_in_texts() {
     for text in [
         "INSERT INTO t (a) VALUES (1) USING TTL 99999999999999999999",
         "INSERT INTO t (a) VALUES (1) USING TTL 1 AND TTL 500",
-        "INSERT INTO t (a) VALUES (1) USING TIMEOUT 1s AND TTL 500",
         "BEGIN TRANSACTION INSERT INTO t (a) VALUES (1) USING TTL 500; COMMIT TRANSACTION",
         "INSERT INTO t (a) VALUES ('\u{e9}) USING TTL 500",
     ] {
@@ -119,6 +128,9 @@ fn timestamps_in_texts() {
     assert_eq!(prepared.unwrap_err().reason, "prepared_timestamp");
     let unknown = ahead.text(&late, None, false, &mut edits);
     assert_eq!(unknown.unwrap_err().reason, "no_clock");
+    // What remains would have to be written anew.
+    let timed = "UPDATE t USING TIMEOUT 1s AND TIMESTAMP 5 SET a = 1 WHERE b = 2";
+    assert_eq!(made(server, timed), Err("unknown"));
     for (text, expected) in [
         (
             "UPDATE t USING TIMESTAMP 5 SET a = 1 WHERE b = 2",

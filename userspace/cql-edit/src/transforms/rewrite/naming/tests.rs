@@ -170,7 +170,7 @@ fn what_may_name_something_and_is_not_understood_is_refused() {
         "DESCRIBE TABLE shop.orders",
         "DESC shop",
         "BEGIN TRANSACTION UPDATE shop.orders SET a = 1 WHERE b = 2; COMMIT TRANSACTION",
-        "SELECT * FROM shop.orders BYPASS CACHE",
+        "SELECT * FROM shop.orders USING SOMETHING 2s",
         "SELECT * FROM shop.orders.x",
         "SELECT shop.field FROM t",
         "SELECT a.shop.f(b) FROM t",
@@ -227,6 +227,15 @@ fn the_servers_own_tables_are_asked_for_the_databases_names() {
             "SELECT * FROM system_schema.keyspaces USING TIMEOUT 2s",
             "SELECT * FROM system_schema.keyspaces USING TIMEOUT 2s",
         ),
+        (
+            "SELECT * FROM system_schema.tables WHERE keyspace_name = 'shop' BYPASS CACHE",
+            "SELECT * FROM system_schema.tables WHERE keyspace_name = 'shop_v2' BYPASS CACHE",
+        ),
+        (
+            "SELECT * FROM system_schema.tables WHERE keyspace_name = 'shop' AND table_name = 'orders' USING TIMEOUT 2000ms",
+            "SELECT * FROM system_schema.tables WHERE keyspace_name = 'shop_v2' AND table_name = 'orders_2026' USING TIMEOUT \
+             2000ms",
+        ),
     ] {
         assert_eq!(made(&shop, text, None).as_deref(), Ok(expected));
     }
@@ -240,11 +249,11 @@ fn the_servers_own_tables_are_asked_for_the_databases_names() {
             "lookup",
         ),
         (
-            "SELECT * FROM system_schema.tables WHERE keyspace_name = 'shop' BYPASS CACHE",
+            "SELECT * FROM system_schema.tables WHERE keyspace_name = 'shop' SOMEHOW",
             "renamed",
         ),
         (
-            "SELECT * FROM system_schema.tables WHERE keyspace_name = ? BYPASS CACHE",
+            "SELECT * FROM system_schema.tables WHERE keyspace_name = ? SOMEHOW",
             "renamed",
         ),
     ] {

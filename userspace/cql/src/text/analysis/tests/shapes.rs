@@ -107,6 +107,37 @@ fn what_a_guard_asks() {
 }
 
 #[test]
+fn clauses_of_scylladb() {
+    let select = shape(
+        "SELECT a FROM t WHERE b = 1 LIMIT 5 ALLOW FILTERING BYPASS CACHE USING TIMEOUT 2000ms",
+    );
+    assert!(select.has_where && select.allow_filtering);
+    assert_eq!(select.limit, Some(Number::Is(5)));
+    for text in [
+        "SELECT a FROM t USING TIMEOUT ?",
+        "SELECT a FROM t BYPASS CACHE",
+        "INSERT INTO t (a) VALUES (1) IF NOT EXISTS USING TIMEOUT 5s",
+        "DELETE FROM t USING TIMEOUT 5s AND TIMESTAMP 1 WHERE a = 1",
+        "BEGIN BATCH USING TIMEOUT 5s INSERT INTO t (a) VALUES (1) APPLY BATCH",
+        "TRUNCATE t USING TIMEOUT 1m",
+    ] {
+        shape(text);
+    }
+    let update = shape("UPDATE t USING TTL 7 AND TIMEOUT :t SET a = 1 WHERE b = 1");
+    assert_eq!(update.ttl, Some(Number::Is(7)));
+    for text in [
+        "SELECT a FROM t USING TTL 5",
+        "SELECT a FROM t USING TIMEOUT",
+        "SELECT a FROM t USING TIMEOUT 5s BYPASS CACHE",
+        "SELECT a FROM t BYPASS CACHE ALLOW FILTERING",
+        "SELECT a FROM t USING TIMEOUT 5s; TRUNCATE t",
+        "TRUNCATE t USING TIMESTAMP 5",
+    ] {
+        assert_eq!(analyse(text).shape, None, "{text}");
+    }
+}
+
+#[test]
 fn batches() {
     let shape = shape(
         "BEGIN COUNTER BATCH USING TIMESTAMP 5 UPDATE ks.t USING TTL 9 SET a = a + 1 WHERE k = 1; \

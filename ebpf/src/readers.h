@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * Applications that are in a sockmap and do not read on, or have nothing to do there.
+ *
+ * In a sockmap a socket answers FIONREAD from its psock, and leaves out what waits in TCP: a reader that
+ * asks first, and is told 0, waits for an edge that has passed. Nobody can see that it asks. So the agent looks
+ * again and again over the sockets in its maps (find_stalled). One that is at the same place at two looks while
+ * bytes wait in TCP, and none in its psock, leaves the map for good, and its flow with it: outside FIONREAD
+ * tells all. Then it is nudged (nudge_left), in whatever place it waits.
+ *
+ * A spliced application's psock is always empty, so it can leave at any time. On the shortcut the other end
+ * may be in the middle of a redirect to it: what came after it has left would be lost. So both ends are told
+ * first (`leaves`, which take_shortcut reads before it redirects), and each leaves at a later look at which its
+ * psock is empty and nobody holds it: whoever redirects holds its target from before the program's decision
+ * can be acted on until the bytes are in the psock.
+ *
+ * A client's end on the shortcut whose other end does not come leaves likewise. Spliced applications whose flow ends
+ * leave before they hear of it: when a connection is over, no iterator finds its socket any more.
+ *
+ * Reads and writes spliced, shortcut_ends, splices. When the agent is dead nobody looks; the keeper
+ * looks over spliced flows.
+ */
+#pragma once
+
+#include "shortcut.h"
+
+/* Whoever has a socket in a sockmap holds it: the application, and its psock. */
+#define HELD_BY_DEFAULT 2
+
+static __always_inline int is_pending(const struct timer_list *timer)
+{
+	return timer->entry.pprev != 0;
+}
+
+/* Whether somebody may be about to put bytes into the psock of a socket: it is held by more than its
+ * application, the psock and its own timers. */
+static __always_inline int is_held(const struct tcp_sock *tp)
+{
+	const struct inet_connection_sock *icsk = &tp->inet_conn;
+	int held = SOCK_OF(tp).__sk_common.skc_refcnt.refs.counter;
+
+	held -= is_pending(&SOCK_OF(tp).sk_timer);
+	held -= is_pending(&icsk->icsk_delack_timer);
+	/* An older name: then a socket with unacknowledged bytes is taken for held. */
+	if (bpf_core_field_exists(icsk->icsk_retransmit_timer))
+		held -= is_pending(&icsk->icsk_retransmit_timer);
+	return held > HELD_BY_DEFAULT;
+}
+
+/* Whether a reader was here, with bytes in TCP, at the last look, too. */
+static __always_inline int has_stalled(struct up_reader *reader, const struct tcp_sock *tp)
+{
+	int stalled = reader->waits && reader->seq == tp->copied_seq;
+
+	reader->waits = SOCK_OF(tp).sk_receive_queue.qlen != 0;
+	reader->seq = tp->copied_seq;
+	return stalled && reader->waits;
+}
+
+/* The longest that the database's end may take to come, in ns: both ends see the handshake's last packet. */
+#define LONGEST_ALONE 1000000000ull
+
+/* Whether a client's end is not met by its other end, because that was refused, or cannot be seen from here. */
+static __always_inline int stays_alone(const struct up_shortcut_end *end)
+{
+	if (end->peer || end->is_server)
+		return 0;
+	return end->refusal || bpf_ktime_get_ns() - end->opened_ns > LONGEST_ALONE;
+}
+
+/* Whether an end of a shortcut is to leave, and whether it can now. */
+static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie, __u64 *now)
+{
+	struct up_shortcut_end *end = bpf_map_lookup_elem(&shortcut_ends, &cookie), *other;
+	int is_empty = !queued((__u64)SOCK_OF(tp).sk_user_data);
+	__u64 peer;
+
+	if (!end)
+		return 0;
+	if (end->reader.leaves) {
+		*now = is_empty && !is_held(tp);
+		return 1;
+	}
+	if (stays_alone(end)) {
+		end->reader.leaves = 1;
+		return 1;
+	}
+	if (!is_empty) {
+		end->reader.waits = 0;
+		return 0;
+	}
+	if (!has_stalled(&end->reader, tp))
+		return 0;
+	count_cause(UP_CAUSE_READER_STALLED);
+	end->reader.leaves = 1;
+	peer = end->peer;
+	other = bpf_map_lookup_elem(&shortcut_ends, &peer);
+	if (other)
+		other->reader.leaves = 1;
+	return 1;
+}
+
+/* For each socket of a sockmap. Tells the agent of those that are to leave. */
+SEC("iter/sockmap")
+int find_stalled(struct bpf_iter__sockmap *ctx)
+{
+	struct up_spliced *spliced_here;
+	struct up_stalled stalled = {};
+	struct up_splice *splice;
+	struct sock *sk = ctx->sk;
+	struct tcp_sock *tp;
+
+	if (!sk)
+		return 0;
+	tp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return 0;
+	spliced_here = bpf_sk_storage_get(&spliced, tp, 0, 0);
+	if (spliced_here) {
+		if (!has_stalled(&spliced_here->reader, tp))
+			return 0;
+		stalled.key = spliced_here->id;
+		stalled.now = 1;
+		if (!spliced_here->reader.leaves)
+			count_cause(UP_CAUSE_READER_STALLED);
+		spliced_here->reader.leaves = 1;
+		splice = bpf_map_lookup_elem(&splices, &stalled.key);
+		if (splice)
+			splice->is_out = 1;
+	} else {
+		stalled.key = SOCK_OF(tp).__sk_common.skc_cookie.counter;
+		if (!end_leaves(tp, stalled.key, &stalled.now))
+			return 0;
+	}
+	bpf_seq_write(ctx->meta->seq, &stalled, sizeof(stalled));
+	return 0;
+}
+
+/* How the application reads whose socket is in a sockmap, or was. */
+static __always_inline struct up_reader *reader_of(struct tcp_sock *tp)
+{
+	struct up_spliced *spliced_here = bpf_sk_storage_get(&spliced, tp, 0, 0);
+	__u64 cookie = SOCK_OF(tp).__sk_common.skc_cookie.counter;
+	struct up_shortcut_end *end;
+
+	if (spliced_here)
+		return &spliced_here->reader;
+	end = bpf_map_lookup_elem(&shortcut_ends, &cookie);
+	if (!end)
+		return 0;
+	/* One of no end would be arithmetic with a null pointer. */
+	barrier_var(end);
+	return &end->reader;
+}
+
+/* For each TCP socket of the namespace, locked. Tells the agent of those that are still what they were in the
+ * sockmap: a system call that began there goes on. */
+SEC("iter/tcp")
+int nudge_left(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *skc = ctx->sk_common;
+	struct up_reader *reader;
+	struct tcp_sock *tp;
+	__u8 still_in = 1;
+
+	if (!skc)
+		return 0;
+	tp = (struct tcp_sock *)bpf_skc_to_tcp_sock(skc);
+	if (!tp || !SOCK_OF(tp).sk_receive_queue.qlen)
+		return 0;
+	reader = reader_of(tp);
+	if (!reader)
+		return 0;
+	if (!((__u64)SOCK_OF(tp).sk_user_data & USER_DATA_PSOCK))
+		announce(skc, tp);
+	else if (reader->leaves)
+		bpf_seq_write(ctx->meta->seq, &still_in, sizeof(still_in));
+	return 0;
+}

@@ -1,0 +1,160 @@
+//! Statements at random go to Cassandra twice: directly, and through steps that have nothing to do with them. The answers
+//! are the same, byte for byte, and so are the rows that the writes have left.
+//!
+//! Each way has a keyspace of its own, with a name of the same length, so that both begin with the same rows and stay
+//! alike. `UNDERPASS_STATEMENTS` says how many go through each step alone; without it, a few go through all of them.
+
+mod peer;
+
+use std::fmt::Write;
+
+use cql_edit::Incoming;
+use grammar::{Statement, schema, statement};
+use peer::{Answer, ERROR, Peer, RESULT};
+use sandbox::{Cgroup, run_in};
+
+use super::cassandra::Cassandra;
+
+/// The keyspaces: of those who ask directly, and of those who are seen.
+const KEYSPACES: [&str; 2] = ["gena", "genb"];
+
+/// Statements that go through all steps at once.
+const FEW: u64 = 400;
+
+/// Steps that have nothing to do with the statements.
+const STEPS: [&str; 17] = [
+    "{ transform = \"throttle\", rate = 1000000 }",
+    "{ transform = \"guard\", refuse = [\"unknown\", \"roles\", \"ddl\"], max_in = 100000, max_batch = 1000 }",
+    "{ transform = \"guard\", tables = [\"genb.*\", \"system*\"] }",
+    "{ transform = \"consistency\", at_least = \"ONE\" }",
+    "{ transform = \"paging\", at_most = 5000 }",
+    "{ transform = \"rewrite\", max_ttl = \"7300d\", timestamps = { max_ahead = \"1s\" } }",
+    "{ transform = \"lookup\" }",
+    "{ transform = \"tag\", service = \"suite\" }",
+    "{ transform = \"tracing\", one_in = 4294967295 }",
+    "{ transform = \"stats\" }",
+    "{ transform = \"slowlog\", over = \"20s\" }",
+    "{ transform = \"count\" }",
+    "{ transform = \"audit\", file = \"$FOLDER/audit\", statement = true }",
+    "{ transform = \"trace\", endpoint = \"http://127.0.0.1:1\", sample = 0 }",
+    "{ transform = \"debug\", file = \"$FOLDER/debug\", values = true, per_second = 100000 }",
+    "{ transform = \"cache\", redis = \"127.0.0.1:1\", tables = [\"genb.nothing\"], ttl = \"30s\" }",
+    "{ transform = \"fold\" }",
+];
+
+/// Steps that cannot stand beside all others, or that only a whole run takes.
+const ALONE: [&str; 6] = [
+    "{ transform = \"rewrite\", keyspaces = { nowhere = \"elsewhere\" }, tables = { \"genb.nothing\" = \"genb.anything\" } }",
+    "{ transform = \"rewrite\", addresses = \"dialled\" }",
+    "{ transform = \"tag\", service = \"suite\", comment = true }",
+    "{ transform = \"mirror\", to = \"127.0.0.1:1\", what = [\"reads\", \"writes\"] }",
+    "{ transform = \"protect\", columns = { \"genb.nothing\" = [\"v\", \"d\"] }, keys = \"$FOLDER/keys\" }",
+    "{ transform = \"coalesce\", tables = { \"genb.nothing\" = { partition_key = [\"k\"], clustering = [\"c\"], columns = [\"v\"] } } }",
+];
+
+/// The number of statements for each step alone.
+fn many() -> Option<u64> {
+    std::env::var("UNDERPASS_STATEMENTS").ok()?.parse().ok()
+}
+
+/// How a conversation goes.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    version: u8,
+    prepares: bool,
+    seed: u64,
+    count: u64,
+}
+
+#[test]
+fn answers_are_those_without_the_agent() {
+    let test = "differential::answers_are_those_without_the_agent";
+    let Some(cassandra) = Cassandra::provided(test) else {
+        return;
+    };
+    let mut owner = Peer::begin(&cassandra, 4);
+    for keyspace in KEYSPACES {
+        owner.done(&format!("DROP KEYSPACE IF EXISTS {keyspace}"));
+        for create in schema(keyspace) {
+            owner.done(&create);
+        }
+    }
+    let pipelines: Vec<String> = match many() {
+        None => vec![STEPS.join(",\n")],
+        Some(_) => STEPS
+            .iter()
+            .chain(&ALONE)
+            .map(ToString::to_string)
+            .collect(),
+    };
+    let mut differences = String::new();
+    for (nth, steps) in (0..).zip(&pipelines) {
+        let cgroup = Cgroup::new().unwrap();
+        let more = format!("pipeline = [\n{steps},\n]");
+        let agent = cassandra.agent_with(&cgroup, "enrich", "closed", &more);
+        let count = many().unwrap_or(FEW) / 4;
+        for (version, prepares) in [(4, false), (4, true), (5, false), (5, true)] {
+            let seed = nth * 16 + u64::from(version) * 2 + u64::from(prepares);
+            let kind = Kind {
+                version,
+                prepares,
+                seed,
+                count,
+            };
+            differences += &compare(&cassandra, &cgroup, kind, steps);
+        }
+        drop(agent);
+    }
+    for keyspace in KEYSPACES {
+        owner.done(&format!("DROP KEYSPACE {keyspace}"));
+    }
+    assert!(differences.is_empty(), "{differences}");
+}
+
+/// Asks both ways. Returns what differs, for people.
+fn compare(cassandra: &Cassandra, cgroup: &Cgroup, kind: Kind, steps: &str) -> String {
+    let seen = run_in(None, Some(cgroup), || Peer::begin(cassandra, kind.version));
+    let mut peers = [Peer::begin(cassandra, kind.version), seen.unwrap()];
+    for (peer, keyspace) in peers.iter_mut().zip(KEYSPACES) {
+        peer.done(&format!("USE {keyspace}"));
+    }
+    let (mut differences, mut accepted, mut last) = (String::new(), 0, String::new());
+    for n in 0..kind.count {
+        let [direct, through] = [0, 1].map(|way| {
+            let made = statement(kind.seed, n, KEYSPACES[way]);
+            let answers = peers[way].asks(&made, n, kind.prepares);
+            (made, answers)
+        });
+        accepted += u64::from(direct.1.last().is_some_and(|last| last.opcode == RESULT));
+        last = format!("{:?}: {:?}", direct.0.text, direct.1);
+        if let Some(why) = differ(&direct, &through) {
+            let _ = writeln!(
+                differences,
+                "{steps}\n{kind:?} statement {n}: {:?}\n{why}",
+                through.0.text
+            );
+        }
+        if differences.len() > 20_000 {
+            break;
+        }
+    }
+    // Otherwise it would be errors that are compared.
+    assert!(
+        accepted * 10 > kind.count * 6,
+        "{accepted} of {} are legal ({steps}, {kind:?}); the last one: {last}",
+        kind.count
+    );
+    differences
+}
+
+/// How the answers differ.
+fn differ(direct: &(Statement, Vec<Answer>), through: &(Statement, Vec<Answer>)) -> Option<String> {
+    let is_same = |(one, other): (&Answer, &Answer)| {
+        one.opcode == other.opcode
+            && (!direct.0.is_certain && one.opcode != ERROR
+                || one.meaning(KEYSPACES[0]) == other.meaning(KEYSPACES[1]))
+    };
+    let (one, other) = (&direct.1, &through.1);
+    let same = one.len() == other.len() && one.iter().zip(other).all(is_same);
+    (!same).then(|| format!("directly: {one:?}\nthrough:  {other:?}\n"))
+}

@@ -1,0 +1,76 @@
+//! Applications in a sockmap that do not read on: they leave it, because in there FIONREAD may not tell them
+//! of what waits. The kernel's half is `ebpf/src/readers.h`.
+
+pub(crate) mod load;
+
+use std::{
+    io::{self, Read},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+use crate::sys;
+
+/// The interval of looks. A reader that is at the same place at two of them leaves.
+pub const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// The sockets of a map that are to leave it.
+#[derive(Debug, Default)]
+pub(crate) struct Stalled {
+    /// The keys of those that can leave now.
+    pub leave_now: Vec<u64>,
+    /// Whether others are to leave at a later look.
+    pub are_leaving: bool,
+}
+
+/// Whether readers that have left their map were all nudged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nudged {
+    /// All of them.
+    All,
+    /// For some a system call that began in the map still goes on. To be done again.
+    NotAll,
+}
+
+/// The iterators, by descriptors, so that another process can go on with them.
+#[derive(Debug)]
+pub(crate) struct Readers {
+    find: OwnedFd,
+    nudge: OwnedFd,
+}
+
+impl Readers {
+    pub(crate) fn of(find: OwnedFd, nudge: OwnedFd) -> Self {
+        Self { find, nudge }
+    }
+
+    /// The descriptors of [`Self::of`].
+    pub(crate) fn descriptors(&self) -> io::Result<[OwnedFd; 2]> {
+        Ok([self.find.try_clone()?, self.nudge.try_clone()?])
+    }
+
+    /// Looks over the sockets in this map.
+    pub(crate) fn stalled(&self, map: BorrowedFd<'_>) -> io::Result<Stalled> {
+        let mut told = Vec::new();
+        sys::iterate_over(self.find.as_fd(), Some(map))?.read_to_end(&mut told)?;
+        let (words, _) = told.as_chunks().0.as_chunks();
+        let mut stalled = Stalled::default();
+        for [key, now] in words.iter().map(|words| words.map(u64::from_ne_bytes)) {
+            match now {
+                0 => stalled.are_leaving = true,
+                _ => stalled.leave_now.push(key),
+            }
+        }
+        Ok(stalled)
+    }
+
+    /// Announces once more to readers that have left, in the namespace of this thread, what waits for them.
+    pub(crate) fn nudge(&self) -> io::Result<Nudged> {
+        let mut still_in = Vec::new();
+        sys::iterate_over(self.nudge.as_fd(), None)?.read_to_end(&mut still_in)?;
+        Ok(match still_in.is_empty() {
+            true => Nudged::All,
+            false => Nudged::NotAll,
+        })
+    }
+}
