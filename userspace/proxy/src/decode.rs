@@ -288,7 +288,7 @@ impl Decoder {
         if let Some(words) = editing.and_then(Editing::last_words) {
             return Some(words);
         }
-        Some((self.gate.as_mut()?.last_words()?, CloseReason::Denied))
+        self.gate.as_mut()?.last_words()
     }
 
     /// Returns the last bytes for the client when the flow has to end because a request of its was

@@ -7,13 +7,13 @@ use flow::Flow;
 use steps::Refusal;
 use telemetry::{Denial, Metrics};
 
-/// A flow that its session, or a mark, denies.
-pub(super) fn flow(flow: &Flow, metrics: &Metrics) {
+/// A flow that its session, or a mark, denies. `reason`: empty where the rule says it all.
+pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: &'static str) {
     let cause = match telemetry::is_marks(flow.rule().as_str()) {
         true => "mark",
         false => "session",
     };
-    metrics.denials.note(cause, || denial(flow, cause, ""));
+    metrics.denials.note(cause, || denial(flow, cause, reason));
 }
 
 /// A request that a step refused.
