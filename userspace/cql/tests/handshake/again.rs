@@ -144,7 +144,7 @@ fn requests_before_their_time_end_it() {
     }
 }
 
-/// What a client sends without waiting for answers.
+/// A request of a client that does not wait for answers.
 #[derive(Clone, Copy, Debug)]
 enum Sent {
     LogIn { user: u8, is_accepted: bool },

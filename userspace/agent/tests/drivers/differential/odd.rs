@@ -69,7 +69,7 @@ const ALL: [Odd; 8] = [
     Odd::Select,
 ];
 
-/// What comes when, and how often.
+/// A conversation: which requests come at which moment, and how often.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     version: u8,
