@@ -278,7 +278,9 @@ impl Decoder {
             return;
         };
         if editing.apply_completions(edit::now_ns()) {
-            self.recorder.note_refusals(&self.flow, editing.refusals());
+            let refusals = editing.refusals();
+            self.recorder
+                .note_refusals(&self.flow, editing.user(), refusals);
         }
     }
 
@@ -430,7 +432,9 @@ impl Decoder {
     /// Takes the editor back behind a chunk, unless it has come to its end.
     fn go_on_editing(&mut self, mut editing: Box<Editing>) {
         editing.note_chunk();
-        self.recorder.note_refusals(&self.flow, editing.refusals());
+        let refusals = editing.refusals();
+        self.recorder
+            .note_refusals(&self.flow, editing.user(), refusals);
         self.repoll |= editing.has_words();
         let lets_pass = editing.lets_pass();
         self.edits = match editing.is_over() {
