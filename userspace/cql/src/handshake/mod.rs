@@ -353,8 +353,8 @@ impl Handshake {
         }
     }
 
-    /// A frame in a segment. Behind a request that has `told` something, only another log-in matters, which nobody can
-    /// tell from the one before it.
+    /// A frame in a segment. Behind a request that has `told` something, only another log-in matters: nobody can tell as
+    /// whom what stands between the two is done, unless they are one user's.
     fn framed(
         &mut self,
         way: Way,
@@ -363,9 +363,17 @@ impl Handshake {
         told: Option<StreamId>,
     ) -> Meaning {
         if way == Way::Requests && told.is_some() {
-            return match header.opcode {
-                Some(Opcode::AuthResponse) => Meaning::Ends(Unknowable::Pipelined),
-                _ => Meaning::Nothing,
+            if header.opcode != Some(Opcode::AuthResponse) {
+                return Meaning::Nothing;
+            }
+            let before = self.session.user.clone();
+            let seen = self.seen(way, header, body).filter(|_| self.watches);
+            let is_told = seen.is_some_and(|(plain, prefix)| {
+                matches!(self.frame(way, &plain, &prefix), Meaning::Tells)
+            });
+            return match is_told && self.session.user == before {
+                true => Meaning::Tells,
+                false => Meaning::Ends(Unknowable::Pipelined),
             };
         }
         match self.seen(way, header, body) {

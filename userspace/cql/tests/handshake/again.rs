@@ -79,9 +79,12 @@ fn a_watch_tells_of_log_ins_alone_and_before_they_pass() {
 
 #[test]
 fn a_log_in_behind_a_request_for_data_in_one_segment_is_seen() {
+    /// Another user's log-in.
+    const EVE: u8 = 0xEE;
     let frames = |opcodes: &[u8]| {
         let frames = opcodes.iter().map(|opcode| match *opcode {
             QUERY => frame(5, 0, 1, QUERY, &query(5, "SELECT a FROM shop.t", None)),
+            EVE => frame(5, 0, 1, AUTH_RESPONSE, &token(b"\0eve\0x")),
             opcode => frame(5, 0, 1, opcode, &token(b"\0bob\0x")),
         });
         segment(true, &frames.flatten().collect::<Vec<u8>>())
@@ -90,8 +93,9 @@ fn a_log_in_behind_a_request_for_data_in_one_segment_is_seen() {
         (&[QUERY, QUERY][..], false, None),
         (&[QUERY, AUTH_RESPONSE], false, Some(Unknowable::Pipelined)),
         (&[QUERY, QUERY, AUTH_RESPONSE, QUERY], true, None),
+        (&[AUTH_RESPONSE, QUERY, AUTH_RESPONSE], true, None),
         (
-            &[AUTH_RESPONSE, AUTH_RESPONSE],
+            &[AUTH_RESPONSE, QUERY, EVE],
             true,
             Some(Unknowable::Pipelined),
         ),

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::TcpStream,
     time::Duration,
 };
@@ -215,18 +215,27 @@ impl Peer {
         let _ = self.stream.write_all(&bytes);
     }
 
-    /// The next answer: its stream, its opcode and, of an ERROR, its code. `None`: the connection has ended, or there
-    /// is none for this long.
-    pub fn comes(&mut self, patience: Duration) -> Option<(i16, u8, Option<i32>)> {
+    /// The next answer: its stream, its opcode and, of an ERROR, its code. `None`: the connection has ended, or what
+    /// comes is no answer. An error: there is none for this long.
+    pub fn comes(&mut self, patience: Duration) -> io::Result<Option<(i16, u8, Option<i32>)>> {
         self.stream.set_read_timeout(Some(patience)).unwrap();
         let mut buffer = [0; 16 << 10];
         loop {
-            if let Some(came) = self.incoming.next(64 << 20).ok()? {
-                let code = came.frame.and_then(|f| error_of(Compression::None, f));
-                return Some((came.stream, came.opcode, code));
+            match self.incoming.next(64 << 20) {
+                Ok(Some(came)) => {
+                    let code = came.frame.and_then(|f| error_of(Compression::None, f));
+                    return Ok(Some((came.stream, came.opcode, code)));
+                }
+                Ok(None) => {}
+                Err(_) => return Ok(None),
             }
-            let n = self.stream.read(&mut buffer).ok().filter(|n| *n > 0)?;
-            self.incoming.comes(&buffer[..n]).ok()?;
+            let n = match self.stream.read(&mut buffer) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(e),
+                read => read.unwrap_or(0),
+            };
+            if n == 0 || self.incoming.comes(&buffer[..n]).is_err() {
+                return Ok(None);
+            }
         }
     }
 
