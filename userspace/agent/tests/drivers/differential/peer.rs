@@ -55,15 +55,20 @@ pub struct Answer {
     body: Vec<u8>,
 }
 
+/// The bytes of a body that are shown.
+const SHOWN: usize = 1_000;
+
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &self.body[..self.body.len().min(SHOWN)];
         write!(
             f,
-            "{:#04x} {} [{}] {}",
+            "{:#04x} {} [{}] {} ({} bytes)",
             self.opcode,
             self.flags,
             self.warnings.escape_ascii(),
-            self.body.escape_ascii()
+            shown.escape_ascii(),
+            self.body.len()
         )
     }
 }
