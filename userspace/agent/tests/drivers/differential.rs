@@ -86,6 +86,10 @@ fn alone() -> Option<u64> {
     set("UNDERPASS_STATEMENTS_ALONE")
 }
 
+/// Statements after which tables are made anew: Cassandra has room for as many that are prepared, and forgets them with
+/// their tables.
+const MOST_PREPARED: u64 = 10_000;
+
 /// Bytes of differences after which no more are looked for.
 const MOST_TOLD: usize = 20_000;
 
@@ -128,14 +132,13 @@ fn compared(test: &str, pipelines: &[String], count: u64) {
     };
     let mut owner = Peer::begin(&cassandra, 4);
     let (mut differences, begun) = (String::new(), Instant::now());
+    let mut since_made = u64::MAX;
     for (nth, steps) in (0..).zip(pipelines) {
-        // Cassandra has room for as many prepared statements as there are now, and forgets them with their tables.
-        for keyspace in CONVERSATIONS.iter().flat_map(|one| one.keyspaces) {
-            owner.done(&format!("DROP KEYSPACE IF EXISTS {keyspace}"));
-            for create in schema(keyspace) {
-                owner.done(&create);
-            }
+        if since_made >= MOST_PREPARED {
+            make(&mut owner);
+            since_made = 0;
         }
+        since_made += count;
         let cgroup = Cgroup::new().unwrap();
         let more = format!("pipeline = [\n{steps},\n]");
         let agent = cassandra.agent_with(&cgroup, "enrich", "closed", &more);
@@ -168,6 +171,16 @@ fn compared(test: &str, pipelines: &[String], count: u64) {
         begun.elapsed().as_secs()
     );
     assert!(differences.is_empty(), "{differences}");
+}
+
+/// Makes the tables anew.
+fn make(owner: &mut Peer) {
+    for keyspace in CONVERSATIONS.iter().flat_map(|one| one.keyspaces) {
+        owner.done(&format!("DROP KEYSPACE IF EXISTS {keyspace}"));
+        for create in schema(keyspace) {
+            owner.done(&create);
+        }
+    }
 }
 
 /// Asks both ways. Returns what differs, for people.
