@@ -11,6 +11,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod doctor;
 mod edge;
 mod gateway_flood;
 mod observe_truth;
