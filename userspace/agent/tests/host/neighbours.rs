@@ -15,7 +15,7 @@ use sandbox::{Agent, Cgroup, Sandbox, run_in};
 
 use crate::common::{BINARY, rule, to};
 
-/// Their hooks, and the places at which they are attached (`enum bpf_attach_type`): by name, number, bpftool's name.
+/// Hooks of theirs, and the places at which these are attached (`enum bpf_attach_type`): by name, number, bpftool's name.
 const CONNECT: [(&str, u32, &str); 2] = [
     ("to_service", 10, "connect4"),
     ("to_service6", 11, "connect6"),
@@ -118,7 +118,7 @@ impl Service {
     }
 }
 
-/// Their hooks for one service. They go with it, and with the cgroup.
+/// Hooks of theirs for one service. They go with it, and with the cgroup.
 struct Theirs {
     _ebpf: Ebpf,
     _links: Vec<OwnedFd>,

@@ -109,7 +109,7 @@ fn a_clean_stop_waits_for_a_keeper_that_has_just_been_started() {
     no_keeper_is_left(&agent);
 }
 
-/// As one does whose agent was stopped while it started the keeper.
+/// An agent that is stopped while it starts its keeper says nothing to it.
 #[test]
 fn a_keeper_whose_agent_says_nothing_ends_in_silence() {
     let folder = tempfile::tempdir().unwrap();
