@@ -39,7 +39,7 @@ pub async fn end_all(flows: &Flows, patience: Duration) {
 const DISCARD_LIMIT: Duration = Duration::from_secs(1);
 const DISCARD_BYTES: usize = 16 * CHUNK_BYTES;
 
-/// Lines about flows whose end a client brought about. The metric has them all.
+/// Lines about flows that say nothing that is known, or whose end a client brought about. The metric has them all.
 static BROUGHT_ABOUT: Rarely = Rarely::new();
 
 /// Counts the end of the flow and writes its one log line.
@@ -49,7 +49,7 @@ pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: CloseReason) {
     }
     let label = reason.as_str();
     metrics.flows.closed.with_label_values(&[label]).inc();
-    match reason.is_brought_about() {
+    match reason.is_brought_about() || flow.is_unknown_protocol() {
         true => BROUGHT_ABOUT.say(|not_said_before| report(flow, label, not_said_before)),
         false => report(flow, label, None),
     }
