@@ -96,6 +96,7 @@ impl CloseReason {
             | Self::TlsRequired
             | Self::HandshakeTimeout
             | Self::MadeRoom
+            | Self::AnotherUser
             | Self::Decoder(_) => true,
             Self::BothEnded
             | Self::ClientReset
