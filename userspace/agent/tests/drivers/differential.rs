@@ -76,6 +76,9 @@ const ALONE: [&str; 6] = [
     "{ transform = \"coalesce\", tables = { \"genb.nothing\" = { partition_key = [\"k\"], clustering = [\"c\"], columns = [\"v\"] } } }",
 ];
 
+/// Seeds of a soak's round, sixteen for each pipeline: more than there are steps.
+const PIPELINES: u64 = 1_000;
+
 /// A number of statements, if it is set.
 fn set(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
@@ -145,7 +148,8 @@ fn compared(test: &str, pipelines: &[String], count: u64) {
         let count = count / CONVERSATIONS.len() as u64;
         let (cassandra, cgroup) = (&cassandra, &cgroup);
         let held = thread::scope(|scope| {
-            let held = (nth * 16..).zip(CONVERSATIONS).map(|(seed, conversation)| {
+            let seeds = (sandbox::seed() * PIPELINES + nth) * 16..;
+            let held = seeds.zip(CONVERSATIONS).map(|(seed, conversation)| {
                 let statements = Statements { seed, count };
                 scope.spawn(move || compare(cassandra, cgroup, conversation, statements))
             });
