@@ -136,5 +136,6 @@ pub use splice::{
     adopt::{NotResumed, Resumed, fingerprint},
     cookie,
 };
+pub use sys::link_to_cgroup;
 pub use tables::InstallError;
 pub use untouched::Untouched;
