@@ -1,4 +1,4 @@
-//! The README's one table: eight ways from a client to its database, and what each costs.
+//! The README's one table: nine ways from a client to its database, and what each costs.
 
 use crate::{
     metric::Metric,
@@ -8,8 +8,8 @@ use crate::{
 };
 
 /// The rows that the run of the kernel paths measured.
-const ON_THE_HOST: [&str; 7] = [
-    "direct", "bypass", "shortcut", "splice", "observe", "enrich", "haproxy",
+const ON_THE_HOST: [&str; 8] = [
+    "direct", "bypass", "shortcut", "splice", "observe", "tap", "enrich", "haproxy",
 ];
 /// The rows of proxies that no distribution packages; the run of the peers measured them.
 const OF_PEERS: [&str; 1] = ["shotover"];
