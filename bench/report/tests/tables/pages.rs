@@ -82,7 +82,7 @@ fn bars_are_counted_by_verdict() {
 }
 
 #[test]
-fn the_readme_compares_eight_paths_with_direct() {
+fn the_readme_compares_every_way_with_direct() {
     let of_scene = |names: &[&'static str]| {
         let cost = |path| Cost {
             path,
@@ -103,7 +103,7 @@ fn the_readme_compares_eight_paths_with_direct() {
         run
     };
     let mut host = of_scene(&[
-        "direct", "bypass", "shortcut", "splice", "observe", "enrich", "haproxy",
+        "direct", "bypass", "shortcut", "splice", "observe", "tap", "enrich", "haproxy",
     ]);
     let mut peers = of_scene(&["direct", "haproxy", "shotover"]);
     let many = "node-raw-nonblocking-32";
@@ -117,7 +117,7 @@ fn the_readme_compares_eight_paths_with_direct() {
         round.latency.p50_us += 8.5;
     });
     let page = readme(&host, &peers);
-    assert_eq!(page.lines().filter(|l| l.starts_with("| ")).count(), 10);
+    assert_eq!(page.lines().filter(|l| l.starts_with("| ")).count(), 11);
     assert!(row(&page, "| path", "| direct").contains(" op/s | "));
     assert!(row(&page, "| path", "| enrich").contains(" | 0.50× | "));
     assert!(row(&page, "| path", "| shotover").contains(" | 0.25× | "));
