@@ -101,7 +101,7 @@ pub(super) fn denied_before(flow: &Flow, policy: &Policy) -> Option<RuleName> {
 }
 
 /// Whether the flow is in the sample that its rule enriches.
-fn is_sampled(policy: &Policy, by: &Match, flow: FlowId) -> bool {
+pub(super) fn is_sampled(policy: &Policy, by: &Match, flow: FlowId) -> bool {
     let rule = by.index.and_then(|index| policy.rules.get(index));
     let sample = rule.and_then(|rule| rule.sample);
     sample.is_none_or(|sample| sample.takes(flow.number()))
@@ -173,6 +173,16 @@ impl Question {
     /// encrypts or does not.
     pub(super) fn common(&self, rules: &TlsRules, is_encrypted: bool) -> Common {
         Common::of(rules, &self.policy, &self.candidate, is_encrypted)
+    }
+
+    /// Returns the rule that the flow meets, by what is known of its session.
+    pub(super) fn decide(&self, session: &Session) -> Decision {
+        self.policy.decide(&self.candidate, session)
+    }
+
+    /// Returns the policy that is asked.
+    pub(super) fn policy(&self) -> &Policy {
+        &self.policy
     }
 
     /// Returns the facts of a session that have to be known to answer the question.
@@ -507,7 +517,7 @@ fn refused(policy: &Policy, candidate: &Candidate, session: &Session) -> Decisio
 }
 
 /// Converts the facts of a handshake into the policy's types.
-fn facts(session: &cql::Session) -> Session {
+pub(super) fn facts(session: &cql::Session) -> Session {
     fn fact<T, U>(fact: &cql::Fact<T>, value: impl Fn(&T) -> U) -> Fact<U> {
         match fact {
             cql::Fact::Open => Fact::Open,

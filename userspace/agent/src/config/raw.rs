@@ -302,11 +302,12 @@ pub(super) struct RawRule {
     )]
     pub backends: Vec<Spanned<String>>,
     /// How flows are read: `inline`, they come to the agent, and may be changed and held; `tap`, they are left alone, and the
-    /// agent gets copies of their packets; `auto`, `tap` if every step only reads (`docs/pipelines.md`). Needs
-    /// `action = "enrich"`.
+    /// agent gets copies of their packets; `auto`, `tap` if every step only reads (`docs/pipelines.md`). Without this key
+    /// `auto`, and `inline` in a rule without steps. Needs `action = "enrich"`, or a condition on the session, which copies of
+    /// the handshake tell where nothing needs the bytes.
     #[schemars(
         with = "Option<String>",
-        extend("enum" = ["auto", "tap", "inline"], "default" = "inline")
+        extend("enum" = ["auto", "tap", "inline"])
     )]
     pub path: Option<Spanned<String>>,
     /// Sides whose sockets the rule lets into the kernel's sockmaps: `true` the client's and the database's, `"client"` or

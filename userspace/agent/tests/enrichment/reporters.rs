@@ -1,6 +1,7 @@
 //! Rules with reporters: what they tell of what passes, which stays as it is.
 
 mod adopted;
+mod asked;
 mod counted;
 mod lossy;
 mod slow;
@@ -20,7 +21,9 @@ use serde_json::Value;
 use crate::common::{
     self, eventually,
     frames::{RESPONSE, RESULT, frame, query, ready, startup, void},
-    wire::{Conversation, Host, PREPARE, auth_response, auth_success, authenticate, host},
+    wire::{
+        Conversation, Host, PREPARE, auth_response, auth_success, authenticate, host, set_keyspace,
+    },
 };
 
 /// One rule, `r`.
