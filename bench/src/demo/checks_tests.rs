@@ -3,7 +3,9 @@ use crate::{
     demo::evidence::{Connections, Flow, Statement},
     demo::order::Answer,
     demo::path::ByPath,
+    demo::{rig::Found, shop::KEYSPACE},
 };
+use std::time::Duration;
 
 fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
@@ -29,8 +31,8 @@ fn good() -> Evidence {
         outcome: outcome.into(),
         count,
     };
-    let statement = |kind: &str, count| Statement {
-        rule: "enrich".into(),
+    let statement = |rule: &str, kind: &str, count| Statement {
+        rule: rule.into(),
         keyspace: KEYSPACE.into(),
         table: "orders".into(),
         kind: kind.into(),
@@ -38,21 +40,35 @@ fn good() -> Evidence {
         p50_us: 1,
         p99_us: 1,
     };
+    let flow = |port, pid, path: &str| Flow {
+        client: SocketAddr::new([127, 0, 0, 1].into(), port),
+        pid,
+        path: path.into(),
+        orig_dst: address("127.0.0.1:9042"),
+        rule: path.into(),
+    };
     Evidence {
         target: address("127.0.0.1:9042"),
         pids: ByPath {
             direct: 1,
             bypass: 2,
+            tap: 4,
             enrich: 3,
         },
         sockets: ByPath {
             direct: socket(1001, "127.0.0.1:9042"),
             bypass: socket(1002, "127.0.0.1:9042"),
+            tap: socket(1004, "127.0.0.1:9042"),
             enrich: socket(1003, "127.0.0.1:5555"),
+        },
+        found: Found {
+            connections: 1,
+            after: Duration::ZERO,
         },
         told: ByPath {
             direct: told(),
             bypass: told(),
+            tap: told(),
             enrich: told(),
         },
         connections: vec![
@@ -60,16 +76,15 @@ fn good() -> Evidence {
             connections("bypass", "intercepted", 0),
             connections("enrich", "intercepted", 1),
         ],
+        abandoned: 0,
         safer: 0,
-        flows: vec![Flow {
-            client: address("127.0.0.1:1003"),
-            pid: 3,
-            path: "enrich".into(),
-            orig_dst: address("127.0.0.1:9042"),
-            rule: "enrich".into(),
-        }],
-        statements: vec![statement("insert", 3), statement("prepare", 2)],
-        database_sees: Ok([1000, 1001, 1002, 1003]
+        flows: vec![flow(1003, 3, "enrich"), flow(1004, 4, "tap")],
+        statements: vec![
+            statement("enrich", "insert", 3),
+            statement("enrich", "prepare", 2),
+            statement("tap", "insert", 3),
+        ],
+        database_sees: Ok([1000, 1001, 1002, 1004, 1003]
             .map(|port| SocketAddr::new([127, 0, 0, 1].into(), port))
             .to_vec()),
     }
@@ -88,13 +103,13 @@ fn wrong(evidence: &Evidence) -> String {
 #[test]
 fn all_is_well() {
     assert_eq!(wrong(&good()), "");
-    assert_eq!(all(&good()).len(), 6);
+    assert_eq!(all(&good()).len(), 8);
 }
 
 #[test]
 fn every_deviation_is_found() {
     type Spoil = fn(&mut Evidence);
-    let spoilt: [(Spoil, &str); 14] = [
+    let spoilt: [(Spoil, &str); 19] = [
         (|e| e.told.bypass.errors = 1, "bypass: 1 failed"),
         (
             |e| e.told.direct = Answer::empty().unwrap(),
@@ -123,16 +138,27 @@ fn every_deviation_is_found() {
             "1 were not intercepted",
         ),
         (|e| e.flows[0].path = "relay".into(), "path relay"),
-        (|e| e.flows.clear(), "the agent carries []"),
+        (|e| _ = e.flows.remove(0), "the agent carries []"),
         (|e| e.safer = 2, "2 took a safer path"),
         (
             |e| e.statements[0].count = 4,
             "insert on orders: 3 sent, 4 counted",
         ),
         (
-            |e| e.database_sees.as_mut().unwrap().truncate(3),
+            |e| e.database_sees.as_mut().unwrap().truncate(4),
             "enrich: 127.0.0.1:1003 is not",
         ),
+        (|e| e.found.connections = 0, "1 are open, 0 were found"),
+        (|e| e.flows[1].path = "enrich".into(), "paths [\"enrich\"]"),
+        (
+            |e| e.sockets.tap[0].remote.set_port(5555),
+            "127.0.0.1:1004 goes to 127.0.0.1:5555",
+        ),
+        (
+            |e| e.statements[2].count = 2,
+            "insert on orders: 3 sent, 2 counted",
+        ),
+        (|e| e.abandoned = 1, "1 were counted apart"),
     ];
     for (spoil, found) in spoilt {
         let mut evidence = good();
@@ -143,6 +169,14 @@ fn every_deviation_is_found() {
             wrong(&evidence)
         );
     }
+}
+
+#[test]
+fn requests_without_a_sure_response_are_accounted_for() {
+    let mut evidence = good();
+    evidence.statements[2].count = 2;
+    evidence.abandoned = 1;
+    assert_eq!(wrong(&evidence), "");
 }
 
 #[test]
@@ -158,5 +192,5 @@ fn statements_of_others_do_not_count() {
 fn a_database_that_does_not_tell_is_not_asked() {
     let mut evidence = good();
     evidence.database_sees = Err("no such table".into());
-    assert_eq!(all(&evidence).len(), 5);
+    assert_eq!(all(&evidence).len(), 7);
 }

@@ -1,7 +1,11 @@
 //! The evidence: what the kernel, the agent and the database report on the flows while they are
 //! open.
 
-use std::net::SocketAddr;
+use std::{
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context;
 use sandbox::Metric;
@@ -10,9 +14,13 @@ use serde::{Deserialize, de::DeserializeOwned};
 use super::{
     order::Answer,
     path::{ByPath, Path},
-    rig::Rig,
+    rig::{Found, Rig},
+    shop::KEYSPACE,
     sockets::{self, Socket},
 };
+
+/// How long copies may be on their way to the agent after the last answer.
+const UNDER_WAY: Duration = Duration::from_secs(2);
 
 /// The evidence on all flows.
 pub struct Evidence {
@@ -22,10 +30,14 @@ pub struct Evidence {
     pub pids: ByPath<u32>,
     /// The clients' sockets, by their kernel.
     pub sockets: ByPath<Vec<Socket>>,
+    /// The connections that the agent found when it started.
+    pub found: Found,
     /// The clients' own reports.
     pub told: ByPath<Answer>,
     /// The counts of `underpass_connections_total`.
     pub connections: Vec<Connections>,
+    /// The tapped requests whose response could not be told for sure: `underpass_tap_abandoned_total`.
+    pub abandoned: u64,
     /// The sum of `underpass_safer_path_total`.
     pub safer: u64,
     /// The flows in `/flows`.
@@ -81,6 +93,12 @@ pub struct Statement {
     pub p99_us: u64,
 }
 
+impl Statement {
+    fn is_sent_by(&self, path: Path) -> bool {
+        self.rule == path.as_str() && self.keyspace == KEYSPACE && self.kind != "prepare"
+    }
+}
+
 impl Evidence {
     /// Collects the evidence. The clients must be idle, and still connected.
     pub fn collect(
@@ -90,22 +108,29 @@ impl Evidence {
         database_sees: anyhow::Result<Vec<SocketAddr>>,
     ) -> anyhow::Result<Self> {
         let pids = rig.applications.map(|client| client.pid());
+        let statements = statements(rig, told.tap.sent.iter().map(|s| s.count).sum())?;
         let metrics = rig.agent.metrics().context("the agent does not answer")?;
         Ok(Self {
             target,
             sockets: ByPath::try_new(|path: Path| sockets::of(*pids.of(path)))?,
             pids,
+            found: rig.found,
             told,
             connections: connections(&metrics),
-            safer: metrics
-                .iter()
-                .filter(|(name, _)| name.starts_with("underpass_safer_path_total"))
-                .map(|(_, count)| *count as u64)
-                .sum(),
+            abandoned: sum(&metrics, "underpass_tap_abandoned_total"),
+            safer: sum(&metrics, "underpass_safer_path_total"),
             flows: get(rig, "/flows")?,
-            statements: get(rig, "/statements")?,
+            statements,
             database_sees: database_sees.map_err(|error| format!("{error:#}")),
         })
+    }
+
+    /// The application's statements that a rule has counted. Preparing is the driver's decision, as often as it
+    /// likes; sending is the application's.
+    pub fn sent_by(&self, path: Path) -> impl Iterator<Item = &Statement> {
+        self.statements
+            .iter()
+            .filter(move |statement| statement.is_sent_by(path))
     }
 
     /// Connections of a rule that had this outcome, or any other.
@@ -115,9 +140,29 @@ impl Evidence {
     }
 }
 
+/// The statements, as soon as all that was `sent` on the tapped path is among them.
+fn statements(rig: &Rig<'_>, sent: u64) -> anyhow::Result<Vec<Statement>> {
+    let deadline = Instant::now() + UNDER_WAY;
+    loop {
+        let statements: Vec<Statement> = get(rig, "/statements")?;
+        let tapped = statements.iter().filter(|s| s.is_sent_by(Path::Tap));
+        let counted: u64 = tapped.map(|s| s.count).sum();
+        if counted >= sent || Instant::now() > deadline {
+            return Ok(statements);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn get<T: DeserializeOwned>(rig: &Rig<'_>, path: &str) -> anyhow::Result<T> {
     let text = rig.agent.get(path)?;
     serde_json::from_str(&text).with_context(|| format!("{path} of the agent: {text}"))
+}
+
+/// The sum of a metric over its labels.
+fn sum(metrics: &Metric, name: &str) -> u64 {
+    let of_name = metrics.iter().filter(|(full, _)| full.starts_with(name));
+    of_name.map(|(_, count)| *count as u64).sum()
 }
 
 fn connections(metrics: &Metric) -> Vec<Connections> {

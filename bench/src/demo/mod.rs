@@ -102,11 +102,19 @@ fn demonstrate(
     };
     let mut rig = Rig::start(&cgroups, &hello)?;
     show::step(&format!(
-        "agent {} attached to a cgroup of its own, with two rules: bypass, enrich",
+        "an application ({TASKS} tasks) that dials {to}, and runs before the agent does"
+    ));
+    show::step(&format!(
+        "agent {} attached to a cgroup of its own, with three rules: bypass, tap, enrich",
         rig.agent.pid()
     ));
     show::step(&format!(
-        "three applications ({TASKS} tasks each), one for each path; all dial {to}"
+        "the agent found {} running connections, and reads them after {} ms",
+        rig.found.connections,
+        rig.found.after.as_millis()
+    ));
+    show::step(&format!(
+        "three more applications, for direct, bypass and enrich; all dial {to}"
     ));
     let rounds = drive(args, &mut rig)?;
     let database_sees = runtime.block_on(clients(session));

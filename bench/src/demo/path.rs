@@ -11,13 +11,15 @@ pub enum Path {
     Direct,
     /// Seen by the connect hook and left alone.
     Bypass,
+    /// Read from copies of its packets. Its connections are there before the agent.
+    Tap,
     /// Through the agent.
     Enrich,
 }
 
 impl Path {
     /// All of them, the one that the others are compared with first.
-    pub const ALL: [Self; 3] = [Self::Direct, Self::Bypass, Self::Enrich];
+    pub const ALL: [Self; 4] = [Self::Direct, Self::Bypass, Self::Tap, Self::Enrich];
 
     /// Returns the name in tables and results, which is also the name of the path's rule and
     /// cgroup.
@@ -25,6 +27,7 @@ impl Path {
         match self {
             Self::Direct => "direct",
             Self::Bypass => "bypass",
+            Self::Tap => "tap",
             Self::Enrich => "enrich",
         }
     }
@@ -43,6 +46,8 @@ pub struct ByPath<T> {
     pub direct: T,
     /// The value of [`Path::Bypass`].
     pub bypass: T,
+    /// The value of [`Path::Tap`].
+    pub tap: T,
     /// The value of [`Path::Enrich`].
     pub enrich: T,
 }
@@ -53,6 +58,7 @@ impl<T> ByPath<T> {
         Self {
             direct: make(Path::Direct),
             bypass: make(Path::Bypass),
+            tap: make(Path::Tap),
             enrich: make(Path::Enrich),
         }
     }
@@ -62,6 +68,7 @@ impl<T> ByPath<T> {
         Ok(Self {
             direct: make(Path::Direct)?,
             bypass: make(Path::Bypass)?,
+            tap: make(Path::Tap)?,
             enrich: make(Path::Enrich)?,
         })
     }
@@ -71,6 +78,7 @@ impl<T> ByPath<T> {
         match path {
             Path::Direct => &self.direct,
             Path::Bypass => &self.bypass,
+            Path::Tap => &self.tap,
             Path::Enrich => &self.enrich,
         }
     }
@@ -80,6 +88,7 @@ impl<T> ByPath<T> {
         match path {
             Path::Direct => &mut self.direct,
             Path::Bypass => &mut self.bypass,
+            Path::Tap => &mut self.tap,
             Path::Enrich => &mut self.enrich,
         }
     }

@@ -64,10 +64,12 @@ fn p50(answer: &Answer) -> f64 {
     answer.latencies.quantile_us(0.5)
 }
 
-/// Prints the statements that enrichment has seen.
+/// Prints the statements that were read: from copies, and by the agent that carries them.
 pub fn statements(evidence: &Evidence) {
-    println!("\nWhat enrichment saw");
-    let head = ["keyspace", "table", "kind", "count", "p50 µs", "p99 µs"];
+    println!("\nWhat was read");
+    let head = [
+        "path", "keyspace", "table", "kind", "count", "p50 µs", "p99 µs",
+    ];
     let (ours, others): (Vec<_>, Vec<_>) = evidence
         .statements
         .iter()
@@ -78,6 +80,7 @@ pub fn statements(evidence: &Evidence) {
             let numbers = [s.count, s.p50_us, s.p99_us].map(|n| n.to_string());
             let [count, p50, p99] = numbers;
             [
+                s.rule.clone(),
                 s.keyspace.clone(),
                 s.table.clone(),
                 s.kind.clone(),
@@ -87,7 +90,7 @@ pub fn statements(evidence: &Evidence) {
             ]
         })
         .collect();
-    table(&head, &rows, 3);
+    table(&head, &rows, 4);
     let asked: u64 = others.iter().map(|s| s.count).sum();
     println!("and {asked} requests of the driver's own, to begin with and about the cluster");
 }
@@ -117,7 +120,7 @@ pub fn next() {
   README.md               what it does, what it costs, what it does not do
   config/underpass.toml   a policy to start from; `underpass check FILE` explains it
   underpass run --config config/underpass.toml
-  underpass flows         who talks to the database through the agent, and over which path
+  underpass flows         who talks to the database, and over which path
   underpass statements    what enrichment sees; `admin` in the file serves /metrics to Prometheus
   ARCHITECTURE.md         where everything is; docs/one-connection.md follows one SELECT"
     );

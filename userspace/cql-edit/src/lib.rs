@@ -16,7 +16,7 @@
 //! 4. `transform`, `caller`, `outcome`, `log`, `note`: what a step is, what it is told and what it says.
 //! 5. `request`, `layout`, `bound`, `copied`: what a step can read and change of a request. `response`, `rows`,
 //!    `page`, `named`, `bindings`: the same of a response.
-//! 6. `pacing`: requests that are slowed down. `suspended`: frames that wait for a decision from outside. `merging`, `merge`: EXECUTEs that go on as one
+//! 6. `pacing`: requests that are slowed down. `suspended`, `resuming`: frames that wait for a decision from outside, and how they go on. `merging`, `merge`: EXECUTEs that go on as one
 //!    BATCH, and its answer. `lookups`, `look_up`: texts of prepared statements, asked of the database.
 //!    `incoming`: a connection that begins as a flow did, and is none.
 //! 7. [`transforms`]: one file each. [`protect`]: encrypted columns, whose keys somebody else has. `sites`: where
@@ -61,6 +61,7 @@ mod request;
 mod request_editor;
 mod response;
 mod response_editor;
+mod resuming;
 mod room;
 mod rows;
 mod segments;

@@ -19,7 +19,7 @@
 //!    `flow/pending`, `flow/prepared`: what is remembered, with a bound each.
 //! 4. [`text`]: which statement a text is, and of which table; `text/analysis`: what else it asks for
 //!    ([`Analysis`]), made when somebody wants it, and never by a decoder.
-//! 5. `flow/details`, `flow/fingerprints`, `trace`: what else a request and its response carry, for a sink that
+//! 5. `flow/details` (`flow/parameters`, `flow/answered`), `flow/fingerprints`, `trace`: what else a request and its response carry, for a sink that
 //!    asks. `flow/event`, `verdict`: what a sink and a caller are told.
 //!
 //! `extensions`: what a STARTUP asks for beyond the specifications ([`Extensions`]).
@@ -55,10 +55,10 @@ pub mod wire;
 
 pub use extensions::{Extensions, MAX_SUPPORTED_BYTES, Offered, offered};
 pub use fact::Fact;
-pub use flow::details::{
-    Answered, Asked, Consistency, Details, Introduction, MAX_TEXT_BYTES, Parameters, Says,
-};
+pub use flow::answered::Answered;
+pub use flow::details::{Asked, Details, Introduction, MAX_TEXT_BYTES, Says};
 pub use flow::event::{Anomaly, Completed, ErrorCode, Frame, MAX_FRAME_BODY_BYTES, Sink};
+pub use flow::parameters::{Consistency, Parameters};
 pub use flow::pending::MAX_IN_FLIGHT;
 pub use flow::prepared::{MAX_PREPARED_ID_BYTES, MAX_PREPARED_STATEMENTS, PreparedStatements};
 pub use flow::{

@@ -11,7 +11,7 @@ use crate::text::parse::parse;
 use crate::text::statement::{Statement, StatementKind, StatementRef, Statements};
 use crate::wire::header::{HEADER_BYTES, Header, StreamId};
 use crate::wire::scanner::{FrameScanner, Step};
-use crate::wire::segment::SegmentReader;
+use crate::wire::segment_reader::SegmentReader;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -53,6 +53,13 @@ impl Deframer {
     pub fn feed(&mut self, bytes: &[u8]) -> Option<Seen> {
         let (mut at, mut seen) = (0, Seen::default());
         loop {
+            if let Some((header, prefix)) = self.0.whole(bytes.get(at..)?) {
+                seen.bytes += prefix.len() as u64;
+                seen.elements += 1;
+                at += header.frame_bytes() as usize;
+                self.0.pass_whole();
+                continue;
+            }
             match self.0.step(bytes, &mut at) {
                 Step::Starved => return Some(seen),
                 Step::BadLength => return None,

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use sandbox::{Agent, Netns, Sandbox, run_in};
+use sandbox::{Agent, Cgroup, Netns, Sandbox, run_in};
 
 use crate::common::{BINARY, eventually};
 
@@ -141,11 +141,12 @@ fn a_file_whose_interface_cannot_be_guarded_changes_nothing() {
     agent.write_policy(&bad).unwrap();
     agent.wait_for_log("there is no interface edge1").unwrap();
     assert!(!hosts.connects());
-    // Another agent, with pins of its own, does not take the interface away.
+    // Another agent, with a cgroup and pins of its own, does not take the interface away.
+    let cgroup = Cgroup::new().unwrap();
     let other = Agent::start(
         Path::new(BINARY),
         Some(&hosts.host.netns),
-        &hosts.host.cgroup,
+        &cgroup,
         "",
         &denies(PORT),
     );

@@ -9,7 +9,8 @@ use crate::wire::compression::Compression;
 use crate::wire::header::{Flags, Header, RESPONSE_BIT, TLS_HANDSHAKE};
 use crate::wire::position::{FramePosition, Framing, NoPosition, Unread};
 use crate::wire::scanner::{FrameScanner, Step};
-use crate::wire::segment::{Broken, SegmentReader};
+use crate::wire::segment::Broken;
+use crate::wire::segment_reader::SegmentReader;
 
 /// The buffer for expanded bodies is kept from frame to frame up to this many bytes. The frame scanner's
 /// constant of this name gives the reason.
@@ -234,7 +235,7 @@ impl Lane {
                 }
                 frame_start = *at;
             }
-            match frame_step::<M>(&mut self.scanner, flow, now_ns, bytes, at, sink) {
+            match next_frame::<M>(&mut self.scanner, flow, now_ns, bytes, at, sink) {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(stop) => {
@@ -279,7 +280,7 @@ impl Lane {
                 return Err(close(CloseReason::SegmentLength));
             }
             let mut within = 0;
-            while frame_step::<M>(scanner, flow, now_ns, segment.payload, &mut within, sink)
+            while next_frame::<M>(scanner, flow, now_ns, segment.payload, &mut within, sink)
                 .map_err(|stop| StopAt { keep, stop })?
             {}
             if segment.self_contained && !scanner.is_idle() {
@@ -289,8 +290,34 @@ impl Lane {
     }
 }
 
-/// Takes one step of the scanner and tells its meaning. False when the input is used up.
-fn frame_step<M: Meaning>(
+/// Reads the next frame, or as much of it as there is. False when the input is used up.
+fn next_frame<M: Meaning>(
+    scanner: &mut FrameScanner,
+    flow: &mut Flow,
+    now_ns: u64,
+    input: &[u8],
+    at: &mut usize,
+    sink: &mut impl Sink,
+) -> Result<bool, Stop> {
+    let rest = input.get(*at..).unwrap_or_default();
+    let Some((header, carried)) = scanner.whole(rest) else {
+        return frame_in_pieces::<M>(scanner, flow, now_ns, input, at, sink);
+    };
+    let in_first_frame = scanner.in_first_frame();
+    if let Some(first) = rest.first() {
+        first_byte::<M>(flow, *first, in_first_frame)?;
+    }
+    M::header(flow, &header, in_first_frame, now_ns, sink)?;
+    body_passes::<M, _>(flow, &header, carried, sink);
+    M::end(flow, &header, now_ns, sink)?;
+    *at += header.frame_bytes() as usize;
+    scanner.pass_whole();
+    Ok(true)
+}
+
+/// Reads on in a frame that comes in pieces. False when the input is used up before its end.
+#[inline(never)]
+fn frame_in_pieces<M: Meaning>(
     scanner: &mut FrameScanner,
     flow: &mut Flow,
     now_ns: u64,
@@ -299,22 +326,36 @@ fn frame_step<M: Meaning>(
     sink: &mut impl Sink,
 ) -> Result<bool, Stop> {
     let in_first_frame = scanner.in_first_frame();
-    match scanner.step(input, at) {
-        Step::Starved => return Ok(false),
-        Step::First(byte) => first_byte::<M>(flow, byte, in_first_frame)?,
-        Step::BadLength if in_first_frame => return Err(Stop::Undecodable(Undecodable::NotCql)),
-        Step::BadLength => return Err(Stop::Close(CloseReason::Length)),
-        Step::Header(header) => M::header(flow, &header, in_first_frame, now_ns, sink)?,
-        Step::Body(header, carried) if header.is_compressed() => {
-            compressed_body::<M, _>(flow, &header, carried, sink);
+    loop {
+        match scanner.step(input, at) {
+            Step::Starved => return Ok(false),
+            Step::First(byte) => first_byte::<M>(flow, byte, in_first_frame)?,
+            Step::BadLength if in_first_frame => {
+                return Err(Stop::Undecodable(Undecodable::NotCql));
+            }
+            Step::BadLength => return Err(Stop::Close(CloseReason::Length)),
+            Step::Header(header) => M::header(flow, &header, in_first_frame, now_ns, sink)?,
+            Step::Body(header, carried) => body_passes::<M, _>(flow, &header, carried, sink),
+            Step::End(header) => {
+                M::end(flow, &header, now_ns, sink)?;
+                return Ok(true);
+            }
         }
-        Step::Body(header, prefix) => {
-            frame_passes::<M, _>(&header, prefix, sink);
-            M::body(flow, &header, prefix, sink);
-        }
-        Step::End(header) => M::end(flow, &header, now_ns, sink)?,
     }
-    Ok(true)
+}
+
+/// Tells the meaning of a body, of which what is worth seeing has passed.
+fn body_passes<M: Meaning, S: Sink>(
+    flow: &mut Flow,
+    header: &Header,
+    carried: &[u8],
+    sink: &mut S,
+) {
+    if header.is_compressed() {
+        return compressed_body::<M, S>(flow, header, carried, sink);
+    }
+    frame_passes::<M, S>(header, carried, sink);
+    M::body(flow, header, carried, sink);
 }
 
 /// How much of a body is worth seeing, to such a sink.

@@ -3,10 +3,12 @@
 //! How they are cut into frames is in `lane`, what frames mean in `request` and `response`; here is
 //! what the directions share, and how a verdict comes back.
 
+pub(crate) mod answered;
 pub(crate) mod details;
 pub(crate) mod event;
 pub(crate) mod fingerprints;
 pub(crate) mod lane;
+pub(crate) mod parameters;
 pub(crate) mod pending;
 pub(crate) mod prepared;
 pub(crate) mod request;
@@ -184,18 +186,14 @@ impl FlowDecoder {
         bytes: usize,
         sink: &mut impl Sink,
     ) -> Option<Verdict> {
-        let Self {
-            flow,
-            requests,
-            stopped,
-            ..
-        } = self;
-        let mut skipped = true;
-        let verdict = guarded(stopped, || {
-            skipped = requests.skip::<Requests>(flow, now_ns, bytes, sink)?;
-            Ok(())
-        });
-        skipped.then_some(verdict)
+        skip::<Requests>(
+            &mut self.requests,
+            &mut self.flow,
+            &mut self.stopped,
+            now_ns,
+            bytes,
+            sink,
+        )
     }
 
     /// Goes past bytes on their way to the client; otherwise like [`skip_requests`](Self::skip_requests).
@@ -205,18 +203,14 @@ impl FlowDecoder {
         bytes: usize,
         sink: &mut impl Sink,
     ) -> Option<Verdict> {
-        let Self {
-            flow,
-            responses,
-            stopped,
-            ..
-        } = self;
-        let mut skipped = true;
-        let verdict = guarded(stopped, || {
-            skipped = responses.skip::<Responses>(flow, now_ns, bytes, sink)?;
-            Ok(())
-        });
-        skipped.then_some(verdict)
+        skip::<Responses>(
+            &mut self.responses,
+            &mut self.flow,
+            &mut self.stopped,
+            now_ns,
+            bytes,
+            sink,
+        )
     }
 
     /// The client sends no more.
@@ -271,6 +265,23 @@ impl FlowDecoder {
     pub fn version(&self) -> Option<ProtocolVersion> {
         self.flow.version.and_then(ProtocolVersion::from_byte)
     }
+}
+
+/// Has a lane go past bytes unless decoding is over. `None`: it cannot, and nothing has changed.
+fn skip<M: Meaning>(
+    lane: &mut Lane,
+    flow: &mut Flow,
+    stopped: &mut Option<Stop>,
+    now_ns: u64,
+    bytes: usize,
+    sink: &mut impl Sink,
+) -> Option<Verdict> {
+    let mut skipped = true;
+    let verdict = guarded(stopped, || {
+        skipped = lane.skip::<M>(flow, now_ns, bytes, sink)?;
+        Ok(())
+    });
+    skipped.then_some(verdict)
 }
 
 /// Runs `pass` unless decoding is over, and notes when it is.

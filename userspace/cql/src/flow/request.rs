@@ -5,6 +5,7 @@ use crate::fact::Fact;
 use crate::flow::details::{DETAIL_PREFIX_BYTES, LOG_IN_BYTES};
 use crate::flow::event::{Anomaly, Sink, asks_for_details};
 use crate::flow::lane::{Meaning, foreign_version};
+use crate::flow::parameters::{batch_keyspace, prepare_keyspace, query_keyspace};
 use crate::flow::pending::{InFlight, NotPending};
 use crate::flow::state::{Flow, Stop};
 use crate::text::analysis::Fingerprint;
@@ -500,69 +501,4 @@ impl Text<'_> {
     fn behind<'b>(&self, body: Cursor<'b>) -> Option<Cursor<'b>> {
         (self.read.len() == self.declared).then_some(body)
     }
-}
-
-/// The keyspace in v5's parameters of a QUERY (§4.1.4).
-fn query_keyspace(mut parameters: Cursor<'_>) -> Option<Option<&str>> {
-    let _consistency = parameters.short()?;
-    let flags = parameters.int()?;
-    if flags & KEYSPACE_FLAG == 0 {
-        return Some(None);
-    }
-    if flags & 0x01 != 0 {
-        for _ in 0..parameters.short()? {
-            if flags & 0x40 != 0 {
-                parameters.short_bytes()?; // the value's name
-            }
-            parameters.skip_bytes()?;
-        }
-    }
-    if flags & 0x04 != 0 {
-        parameters.int()?; // page size
-    }
-    if flags & 0x08 != 0 {
-        parameters.skip_bytes()?; // paging state
-    }
-    keyspace_behind_times(parameters, flags)
-}
-
-/// The keyspace in v5's PREPARE (§4.1.5).
-fn prepare_keyspace(mut parameters: Cursor<'_>) -> Option<Option<&str>> {
-    match parameters.int()? & 0x01 {
-        0 => Some(None),
-        _ => parameters.string().map(Some),
-    }
-}
-
-/// The keyspace in v5's parameters of a BATCH (§4.1.7), from behind the text of a child that
-/// `left` others follow.
-fn batch_keyspace(mut body: Cursor<'_>, left: u16) -> Option<Option<&str>> {
-    body.skip_values()?;
-    for _ in 0..left {
-        match body.byte()? {
-            0 => body.skip_bytes()?,
-            _ => body.short_bytes().map(drop)?,
-        }
-        body.skip_values()?;
-    }
-    let _consistency = body.short()?;
-    let flags = body.int()?;
-    if flags & KEYSPACE_FLAG == 0 {
-        return Some(None);
-    }
-    keyspace_behind_times(body, flags)
-}
-
-const KEYSPACE_FLAG: i32 = 0x80;
-
-/// The keyspace behind the parameters that QUERY and BATCH have in common: serial consistency and default
-/// timestamp.
-fn keyspace_behind_times(mut parameters: Cursor<'_>, flags: i32) -> Option<Option<&str>> {
-    if flags & 0x10 != 0 {
-        parameters.short()?;
-    }
-    if flags & 0x20 != 0 {
-        parameters.take(8)?;
-    }
-    parameters.string().map(Some)
 }

@@ -4,7 +4,7 @@
 //!
 //! - `cursor`: the notations of the specifications ([`Cursor`]); `header`: frames' headers; `scanner`: bytes, cut
 //!   into frames; `prelude`: what stands in front of a response's body.
-//! - [`segment`]: v5's segments; `crc`: their checksums.
+//! - [`segment`]: v5's segments; `segment_reader`: bytes, cut into them; `crc`: their checksums.
 //! - [`compress`]: bodies and payloads that are compressed; `compression`: which way a STARTUP asks for.
 //! - `position`: where in a frame one direction is, found without reading what it says.
 
@@ -17,6 +17,7 @@ pub(crate) mod position;
 pub(crate) mod prelude;
 pub(crate) mod scanner;
 pub mod segment;
+pub(crate) mod segment_reader;
 
 pub use cursor::Cursor;
 pub use header::{Flags, HEADER_BYTES, Header, RESPONSE_BIT, TLS_HANDSHAKE};

@@ -112,11 +112,7 @@ impl FrameScanner {
                 let Some(header) = Header::read(raw) else {
                     return Step::BadLength;
                 };
-                let mut wanted = (self.wanted)(&header);
-                if header.is_compressed() {
-                    wanted = enough_for(wanted, header.length as usize);
-                }
-                let wanted = wanted.min(header.length as usize);
+                let wanted = self.prefix_bytes(&header);
                 self.state = State::Body { header, wanted };
                 Step::Header(header)
             }
@@ -159,6 +155,36 @@ impl FrameScanner {
                 Step::End(header)
             }
         }
+    }
+
+    /// A frame that begins and ends in `rest`, and the part of its body that is worth seeing. Most do,
+    /// and need no steps; `step` is for all others.
+    #[inline]
+    pub(crate) fn whole<'a>(&self, rest: &'a [u8]) -> Option<(Header, &'a [u8])> {
+        if !self.is_idle() {
+            return None;
+        }
+        let (raw, behind) = rest.split_first_chunk()?;
+        let header = Header::read(*raw)?;
+        let body = behind.get(..header.length as usize)?;
+        Some((header, body.get(..self.prefix_bytes(&header))?))
+    }
+
+    /// Goes past a frame that [`whole`](Self::whole) has found.
+    pub(crate) fn pass_whole(&mut self) {
+        self.first_frame = false;
+    }
+
+    /// So much of a frame's body is worth seeing, as it is carried.
+    #[inline]
+    fn prefix_bytes(&self, header: &Header) -> usize {
+        let length = header.length as usize;
+        let wanted = (self.wanted)(header);
+        let wanted = match header.is_compressed() {
+            true => enough_for(wanted, length),
+            false => wanted,
+        };
+        wanted.min(length)
     }
 
     /// Goes past bytes that nobody has: of a body, behind the part of it that is worth seeing. False:
