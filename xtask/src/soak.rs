@@ -32,6 +32,12 @@ const SOAKS: &[Soak] = &[
         load: ("UNDERPASS_DEATHS", "100"),
     },
     Soak {
+        package: "underpass",
+        program: "enrichment",
+        tests: &["reporters::adopted::thousands_of_running_connections_are_read_within_seconds"],
+        load: ("UNDERPASS_RUNNING", "10000"),
+    },
+    Soak {
         package: "underpass-dataplane",
         program: "edge",
         tests: &[
