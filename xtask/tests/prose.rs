@@ -199,11 +199,26 @@ fn one_connection_names_functions_of_the_source() {
     assert!(named > 30, "{named} functions are named");
 }
 
-/// The threat model names the test that shows each claim.
+/// The threat model names tests that show each claim: tests, and not other functions.
 #[test]
 fn security_names_tests_of_the_source() {
     let named = functions_named_in("docs/security.md");
     assert!(named > 30, "{named} tests are named");
+    let page = page("docs/security.md");
+    let rows = page.lines().filter(|line| line.starts_with("| "));
+    let claims = rows.filter(|row| !row.starts_with("| ---") && !row.ends_with("| shown by |"));
+    for claim in claims {
+        let (_, shown_by) = claim.trim_end_matches(" |").rsplit_once(" | ").unwrap();
+        let tests: Vec<&str> = shown_by.split('`').skip(1).step_by(2).collect();
+        assert!(!tests.is_empty(), "nothing shows {claim:?}");
+        for test in tests {
+            let (file, name) = test.split_once(':').unwrap();
+            let text = fs::read_to_string(root().join(file)).unwrap();
+            let (before, _) = text.split_once(&format!("fn {name}(")).unwrap();
+            let attributes = before.rsplit("\n\n").next().unwrap();
+            assert!(attributes.contains("#[test]"), "{test} is no test");
+        }
+    }
 }
 
 /// Where a page names `file:function`, the file is there and defines the function. Returns how many it names.

@@ -85,6 +85,11 @@ impl Editor {
         self.over
     }
 
+    /// The user who has logged in last, as far as that is known.
+    pub fn user(&self) -> Option<&str> {
+        self.state.session.caller.user.as_deref()
+    }
+
     /// Whether the flow cannot be read, and has to end for that.
     pub fn is_denied(&self) -> bool {
         self.over.is_some_and(|over| over.denies(self.is_strict()))

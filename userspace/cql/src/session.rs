@@ -10,8 +10,8 @@ use crate::wire::header::ProtocolVersion;
 /// have a few dozen.
 pub const MAX_FACT_BYTES: usize = 256;
 
-/// The facts that a handshake has told so far. A fact is never taken back. [`Fact::Unknowable`]: what was sent could
-/// not be read.
+/// The facts that a handshake has told so far. A fact is never taken back, except that another user may log in.
+/// [`Fact::Unknowable`]: what was sent could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Session {
     /// The user who logged in; [`Fact::Absent`] where nobody has to.
@@ -48,9 +48,10 @@ pub enum Unknowable {
     SegmentCompression,
     /// A v3/v4 body that would have told it is compressed.
     CompressedBody,
-    /// A request for data before the handshake was over.
+    /// A request before the database can take it.
     Early,
-    /// v5: within one segment, a request behind one whose answer had to be waited for.
+    /// v5: within one segment, a request behind one whose answer had to be waited for. Or a second log-in
+    /// and an error, which may be another request's.
     Pipelined,
     /// v5: a frame that begins in one segment and tells in another.
     Split,

@@ -1,5 +1,6 @@
 //! Tests of the handshake: the facts that it tells, and how far it lets bytes pass.
 
+mod again;
 mod peers;
 mod refusals;
 

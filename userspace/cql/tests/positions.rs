@@ -409,3 +409,40 @@ fn a_flow_in_segments_that_was_joined_can_be_left_again() {
     let left = decoder.unread().unwrap();
     assert_eq!((left.requests, left.responses), (places(5), places(0x85)));
 }
+
+/// OPTIONS, REGISTER, STARTUP and a log-in come at any time: each is paired with its own answer, and changes nothing that
+/// a flow is in.
+#[test]
+fn what_belongs_to_a_handshake_is_told_apart_in_a_flow_that_was_joined() {
+    const REGISTER: u8 = 0x0B;
+    const AUTH_RESPONSE: u8 = 0x0F;
+    for version in [4, 5] {
+        let flow = Flow::started(version);
+        let unread = flow.decoder.unread().unwrap();
+        let mut flow = Flow::new(version);
+        flow.decoder = FlowDecoder::join(Arc::default(), unread);
+        flow.use_keyspace("shop");
+        let lz4 = startup(version, &[("COMPRESSION", "lz4")]);
+        let all = [
+            (STARTUP, &lz4[9..], ERROR, "startup"),
+            (OPTIONS, &[], 0x06, "options"),
+            (REGISTER, &[0, 0], READY, "register"),
+            (AUTH_RESPONSE, &[0; 4], 0x10, "auth_response"),
+        ];
+        // Pipelined among requests, and answered in another order.
+        flow.request(0, QUERY, &query(version, "SELECT a FROM t", None));
+        for (stream, (opcode, body, ..)) in (1..5_i16).zip(all) {
+            flow.request(stream, opcode, body);
+        }
+        flow.recorder.told.clear();
+        for (stream, (.., answer, _)) in (1..5_i16).zip(all).rev() {
+            flow.response(stream, answer, &[0; 6]);
+        }
+        flow.response(0, RESULT, &1_i32.to_be_bytes());
+        let kinds = all.iter().rev().map(|(.., kind)| format!("{kind} - -"));
+        let expected: Vec<String> = kinds.chain(["select shop t".to_owned()]).collect();
+        assert_eq!(flow.recorder.statements(), expected);
+        assert_eq!(flow.decoder.keyspace(), Some("shop"));
+        assert_eq!(flow.recorder.anomalies(), []);
+    }
+}

@@ -445,6 +445,40 @@ fn negotiation_may_change_the_version() {
     assert_eq!(flow.recorder.anomalies(), []);
 }
 
+/// The database takes the first STARTUP, and refuses the others. One that is refused leaves room for the next.
+#[test]
+fn of_several_startups_that_is_read_which_the_database_takes() {
+    const LZ4: &[(&str, &str)] = &[("COMPRESSION", "lz4")];
+    let refusal = [&0x0A_i32.to_be_bytes()[..], &string("no")].concat();
+    for refuses_first in [false, true] {
+        let mut flow = Flow::new(5);
+        let [first, second] = match refuses_first {
+            false => [&[][..], LZ4],
+            true => [LZ4, &[]],
+        };
+        flow.requests(&startup(5, first));
+        match refuses_first {
+            false => {
+                flow.requests(&startup(5, second));
+                flow.responses(&frame(0x85, 0, 0, READY, &[]));
+            }
+            true => {
+                flow.responses(&frame(0x85, 0, 0, ERROR, &refusal));
+                flow.requests(&startup(5, second));
+                flow.responses(&frame(0x85, 0, 0, READY, &[]));
+            }
+        }
+        // In segments that are not compressed.
+        if !refuses_first {
+            flow.response(0, ERROR, &refusal);
+        }
+        flow.request(3, STARTUP, &startup(5, LZ4)[9..]);
+        flow.response(3, ERROR, &refusal);
+        let select = query(5, "SELECT a FROM t", None);
+        assert_eq!(flow.ask(QUERY, &select), "select - t", "{refuses_first}");
+    }
+}
+
 #[test]
 fn close_for_segment_crc() {
     let good = segment(true, &frame(5, 0, 1, OPTIONS, &[]));

@@ -17,6 +17,8 @@ pub enum CloseReason {
     SpliceFailed,
     /// A rule or a step of its pipeline denies the flow.
     Denied,
+    /// Another user logs in on a flow that has met a rule which this user would not meet.
+    AnotherUser,
     /// The pipeline cannot tell where frames begin any more.
     Framing,
     /// The client sends no TLS, or TLS that is not accepted.
@@ -47,7 +49,7 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// The reasons that are not the decoder's.
-    pub const OWN: [Self; 19] = [
+    pub const OWN: [Self; 20] = [
         Self::BothEnded,
         Self::ClientReset,
         Self::DatabaseReset,
@@ -55,6 +57,7 @@ impl CloseReason {
         Self::DatabaseError,
         Self::SpliceFailed,
         Self::Denied,
+        Self::AnotherUser,
         Self::Framing,
         Self::ClientTls,
         Self::DatabaseTls,
@@ -90,6 +93,7 @@ impl CloseReason {
             Self::DatabaseError => "database_error",
             Self::SpliceFailed => "splice_failed",
             Self::Denied => "denied",
+            Self::AnotherUser => "another_user",
             Self::Framing => "framing",
             Self::ClientTls => "client_tls",
             Self::DatabaseTls => "database_tls",
@@ -114,7 +118,7 @@ mod tests {
     use super::*;
 
     /// Labels that dashboards and log searches know. A new reason adds one; none changes.
-    const LABELS: [&str; 25] = [
+    const LABELS: [&str; 26] = [
         "both_ended",
         "client_reset",
         "database_reset",
@@ -122,6 +126,7 @@ mod tests {
         "database_error",
         "splice_failed",
         "denied",
+        "another_user",
         "framing",
         "client_tls",
         "database_tls",
@@ -164,21 +169,22 @@ mod tests {
             CloseReason::DatabaseError => 4,
             CloseReason::SpliceFailed => 5,
             CloseReason::Denied => 6,
-            CloseReason::Framing => 7,
-            CloseReason::ClientTls => 8,
-            CloseReason::DatabaseTls => 9,
-            CloseReason::ClientTruncated => 10,
-            CloseReason::DatabaseTruncated => 11,
-            CloseReason::TlsRequired => 12,
-            CloseReason::Marked => 13,
-            CloseReason::BackendDown => 14,
-            CloseReason::SharedLost => 15,
-            CloseReason::HandshakeTimeout => 16,
-            CloseReason::MadeRoom => 17,
-            CloseReason::AgentEnded => 18,
-            CloseReason::Decoder(_) => 19,
+            CloseReason::AnotherUser => 7,
+            CloseReason::Framing => 8,
+            CloseReason::ClientTls => 9,
+            CloseReason::DatabaseTls => 10,
+            CloseReason::ClientTruncated => 11,
+            CloseReason::DatabaseTruncated => 12,
+            CloseReason::TlsRequired => 13,
+            CloseReason::Marked => 14,
+            CloseReason::BackendDown => 15,
+            CloseReason::SharedLost => 16,
+            CloseReason::HandshakeTimeout => 17,
+            CloseReason::MadeRoom => 18,
+            CloseReason::AgentEnded => 19,
+            CloseReason::Decoder(_) => 20,
         };
         let positions: Vec<usize> = CloseReason::OWN.iter().map(position).collect();
-        assert_eq!(positions, (0..19).collect::<Vec<_>>());
+        assert_eq!(positions, (0..20).collect::<Vec<_>>());
     }
 }

@@ -44,8 +44,10 @@ static GARBAGE: Rarely = Rarely::new(10);
 
 /// Counts the end of the flow and writes its one log line.
 pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: CloseReason) {
-    if reason == CloseReason::Denied {
-        denied::flow(flow, metrics);
+    match reason {
+        CloseReason::Denied => denied::flow(flow, metrics, ""),
+        CloseReason::AnotherUser => denied::flow(flow, metrics, "another user logs in"),
+        _ => {}
     }
     let is_garbage = matches!(
         reason,
@@ -116,6 +118,7 @@ pub(super) async fn sides(
         }
         // The bytes that were forwarded were good; those that a peer still sends are thrown away.
         R::Denied
+        | R::AnotherUser
         | R::Framing
         | R::ClientTls
         | R::DatabaseTls

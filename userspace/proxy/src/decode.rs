@@ -278,7 +278,9 @@ impl Decoder {
             return;
         };
         if editing.apply_completions(edit::now_ns()) {
-            self.recorder.note_refusals(&self.flow, editing.refusals());
+            let refusals = editing.refusals();
+            self.recorder
+                .note_refusals(&self.flow, editing.user(), refusals);
         }
     }
 
@@ -288,7 +290,7 @@ impl Decoder {
         if let Some(words) = editing.and_then(Editing::last_words) {
             return Some(words);
         }
-        Some((self.gate.as_mut()?.last_words()?, CloseReason::Denied))
+        self.gate.as_mut()?.last_words()
     }
 
     /// Returns the last bytes for the client when the flow has to end because a request of its was
@@ -430,7 +432,9 @@ impl Decoder {
     /// Takes the editor back behind a chunk, unless it has come to its end.
     fn go_on_editing(&mut self, mut editing: Box<Editing>) {
         editing.note_chunk();
-        self.recorder.note_refusals(&self.flow, editing.refusals());
+        let refusals = editing.refusals();
+        self.recorder
+            .note_refusals(&self.flow, editing.user(), refusals);
         self.repoll |= editing.has_words();
         let lets_pass = editing.lets_pass();
         self.edits = match editing.is_over() {

@@ -7,19 +7,25 @@ use flow::Flow;
 use steps::Refusal;
 use telemetry::{Denial, Metrics};
 
-/// A flow that its session, or a mark, denies.
-pub(super) fn flow(flow: &Flow, metrics: &Metrics) {
+/// A flow that its session, or a mark, denies. `reason`: empty where the rule says it all.
+pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: &'static str) {
     let cause = match telemetry::is_marks(flow.rule().as_str()) {
         true => "mark",
         false => "session",
     };
-    metrics.denials.note(cause, || denial(flow, cause, ""));
+    let user = || flow.decided().session?.user.value().cloned();
+    metrics
+        .denials
+        .note(cause, || denial(flow, user(), cause, reason));
 }
 
-/// A request that a step refused.
-pub(super) fn request(flow: &Flow, metrics: &Metrics, refusal: Refusal) {
+/// A request of this user's that a step refused.
+pub(super) fn request(flow: &Flow, user: Option<&str>, metrics: &Metrics, refusal: Refusal) {
     let Refusal { step, reason } = refusal;
-    metrics.denials.note(step, || denial(flow, step, reason));
+    let user = || user.map(str::to_owned);
+    metrics
+        .denials
+        .note(step, || denial(flow, user(), step, reason));
 }
 
 /// Has what the kernel's hooks refuse listed and logged, too. It is counted there.
@@ -59,8 +65,7 @@ fn kernels(denial: KernelDenial) -> Denial {
     }
 }
 
-fn denial(flow: &Flow, cause: &'static str, reason: &'static str) -> Denial {
-    let session = flow.decided().session;
+fn denial(flow: &Flow, user: Option<String>, cause: &'static str, reason: &'static str) -> Denial {
     Denial {
         at: SystemTime::now(),
         rule: flow.rule().to_string(),
@@ -69,7 +74,7 @@ fn denial(flow: &Flow, cause: &'static str, reason: &'static str) -> Denial {
         process: flow.process.name.clone(),
         pid: flow.process.pid,
         uid: flow.process.uid,
-        user: session.and_then(|session| session.user.value().cloned()),
+        user,
         client: flow.client.to_string(),
         to: flow.orig_dst.to_string(),
         more: 0,

@@ -200,6 +200,11 @@ impl Editing {
         self.counting.refusals()
     }
 
+    /// Returns the user whom the database has let in, as far as that is known.
+    pub(super) fn user(&self) -> Option<&str> {
+        self.editor.user()
+    }
+
     /// Whether the client has to be told something.
     pub(super) fn has_words(&self) -> bool {
         self.last_words.is_some() || self.editor.has_answers()

@@ -169,7 +169,7 @@ async fn begin(shared: &Arc<ProxyContext>, held: Held, expected: &Expected, work
     let denied = session::denied_since(&held, &shared.policy.borrow());
     if let Some(mark) = denied {
         tracing::debug!(client = %held.client, %mark, "denied while it connected");
-        denied::flow(&entered.flow, &shared.metrics);
+        denied::flow(&entered.flow, &shared.metrics, "");
         answer(shared, &held, Refusal::Reset);
         return;
     }

@@ -54,9 +54,15 @@ impl Recorder {
     }
 
     /// Tells the reporters of requests, by their streams, that were refused.
-    pub(super) fn note_refusals(&mut self, flow: &Flow, refusals: Vec<(StreamId, Refusal)>) {
+    /// `user`: who has logged in, as far as that is known.
+    pub(super) fn note_refusals(
+        &mut self,
+        flow: &Flow,
+        user: Option<&str>,
+        refusals: Vec<(StreamId, Refusal)>,
+    ) {
         for (_, refusal) in &refusals {
-            denied::request(flow, &self.shared.metrics, *refusal);
+            denied::request(flow, user, &self.shared.metrics, *refusal);
         }
         if let Some(followed) = &mut self.followed {
             followed.note_refusals(refusals);

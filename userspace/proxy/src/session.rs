@@ -3,7 +3,8 @@
 //! A [`Gate`] stands before the decoder of such a flow until the flow is decided. It holds back the
 //! bytes that may not pass yet, so that nothing of a request that is denied reaches the database.
 //! `cql::Handshake` says how far bytes may pass, `Policy::decide` what the facts mean. Once the
-//! flow is decided, everything passes and the gate is dropped.
+//! flow is decided, everything passes and the gate is dropped. But where another user would meet another rule, the gate
+//! stays, and ends the flow before such a user logs in on it.
 //!
 //! **Invariant**: a direction is not read while bytes of it that were held back cannot be passed
 //! on, so a gate holds at most a frame's beginning (v5: a segment) and a chunk in each direction.
@@ -12,7 +13,7 @@ use std::{mem, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use cql::{Handshake, Refusal, Step};
 use dataplane::{ClientAddr, Held, Netns, Opener, OrigDst, Process, host};
-use flow::{Flow, FlowId, Newcomer};
+use flow::{CloseReason, Flow, FlowId, Newcomer};
 use policy::{
     Action, Candidate, Compression, Decision, Fact, Match, Policy, Protocol, Rule, RuleName,
     Session, SessionKey,
@@ -200,9 +201,15 @@ pub(super) struct Gate {
     responses: Vec<u8>,
     /// Set while requests wait for a response.
     waits: bool,
+    /// The rule that was met, while another user would meet another one.
+    watched: Option<Met>,
     shared: Arc<ProxyContext>,
     flow: Arc<Flow>,
 }
+
+/// The rule that a flow has met: its place in the policy, or none for the default.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Met(Option<usize>);
 
 enum Outcome {
     Open,
@@ -211,6 +218,10 @@ enum Outcome {
     /// The flow is decided, and the decision was taken.
     Taken,
     Denied(LastWords),
+    /// Somebody logs in anew who would meet another rule. The flow is to end.
+    AnotherUser,
+    /// The flow is to end for that, which was said.
+    Ending,
     /// The database has ended before the flow was decided: nothing passes to it any more.
     Moot,
 }
@@ -231,6 +242,7 @@ impl Gate {
             requests: Vec::new(),
             responses: Vec::new(),
             waits: false,
+            watched: None,
             shared: shared.clone(),
             flow: flow.clone(),
         }
@@ -257,8 +269,7 @@ impl Gate {
 
     /// Keeps bytes that may still pass.
     fn hold(&mut self, direction: Direction, rest: Vec<u8>) {
-        let over = matches!(self.outcome, Outcome::Denied(_) | Outcome::Moot);
-        if !(over && direction == Direction::ToDatabase) {
+        if !(self.is_ending() && direction == Direction::ToDatabase) {
             *self.held(direction) = rest;
         }
     }
@@ -267,8 +278,17 @@ impl Gate {
     pub(super) fn turn(&mut self, direction: Direction) -> Turn<Vec<u8>> {
         match (&self.outcome, direction) {
             (Outcome::Denied(LastWords::Later), Direction::ToClient) => Turn::Read,
-            (Outcome::Denied(_), _) => Turn::Wait,
+            (Outcome::Denied(_) | Outcome::AnotherUser | Outcome::Ending, _) => Turn::Wait,
             (Outcome::Moot, _) => Turn::Read,
+            (Outcome::Decided(_) | Outcome::Taken, Direction::ToDatabase)
+                if self.watched.is_some() =>
+            {
+                match self.offer(direction, &[]) {
+                    Passing::These(bytes) if !bytes.is_empty() => Turn::Pass(bytes),
+                    _ if self.is_ending() => Turn::Wait,
+                    _ => Turn::Read,
+                }
+            }
             (Outcome::Decided(_) | Outcome::Taken, _) => match mem::take(self.held(direction)) {
                 rest if rest.is_empty() => Turn::Read,
                 rest => Turn::Pass(rest),
@@ -294,7 +314,8 @@ impl Gate {
             }
         }
         match (&self.outcome, direction) {
-            (Outcome::Denied(_), _) | (Outcome::Moot, Direction::ToDatabase) => Vec::new(),
+            (Outcome::Denied(_) | Outcome::AnotherUser | Outcome::Ending, _)
+            | (Outcome::Moot, Direction::ToDatabase) => Vec::new(),
             _ => mem::take(self.held(direction)),
         }
     }
@@ -308,9 +329,9 @@ impl Gate {
         Some(action)
     }
 
-    /// Whether the decision was taken and nothing is held back.
+    /// Whether the decision was taken, nothing is held back, and no log-in matters.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.outcome, Outcome::Taken) && self.is_empty()
+        matches!(self.outcome, Outcome::Taken) && self.is_empty() && self.watched.is_none()
     }
 
     fn is_empty(&self) -> bool {
@@ -321,19 +342,27 @@ impl Gate {
     pub(super) fn holds_what_may_pass(&self) -> bool {
         match self.outcome {
             Outcome::Open => self.waits,
-            Outcome::Decided(_) | Outcome::Taken => !self.is_empty(),
+            Outcome::Decided(_) => !self.is_empty(),
+            // Requests that were held back since are a frame's beginning.
+            Outcome::Taken if self.watched.is_some() => !self.responses.is_empty(),
+            Outcome::Taken => !self.is_empty(),
             _ => false,
         }
     }
 
-    /// Returns, once, the last bytes for the client of a denied flow.
-    pub(super) fn last_words(&mut self) -> Option<Vec<u8>> {
+    /// Returns, once, the last bytes for the client of a denied flow, and the reason why it ends. A flow that has gone
+    /// on for a while has none: nobody knows here where its responses end.
+    pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, CloseReason)> {
         match &mut self.outcome {
             Outcome::Denied(said @ LastWords::Ready(_)) => {
                 match mem::replace(said, LastWords::Said) {
-                    LastWords::Ready(words) => Some(words),
+                    LastWords::Ready(words) => Some((words, CloseReason::Denied)),
                     _ => None,
                 }
+            }
+            Outcome::AnotherUser => {
+                self.outcome = Outcome::Ending;
+                Some((Vec::new(), CloseReason::AnotherUser))
             }
             _ => None,
         }
@@ -352,8 +381,12 @@ impl Gate {
         loop {
             match (&self.outcome, direction) {
                 (Outcome::Open, _) | (Outcome::Denied(LastWords::Later), Direction::ToClient) => {}
+                (Outcome::Decided(_) | Outcome::Taken, Direction::ToDatabase)
+                    if self.watched.is_some() => {}
                 (Outcome::Decided(_) | Outcome::Taken, _) => return held.len(),
-                (Outcome::Denied(_), _) => return passing,
+                (Outcome::Denied(_) | Outcome::AnotherUser | Outcome::Ending, _) => {
+                    return passing;
+                }
                 (Outcome::Moot, Direction::ToDatabase) => return 0,
                 (Outcome::Moot, Direction::ToClient) => return held.len(),
             }
@@ -370,11 +403,18 @@ impl Gate {
                 Step::Pass(bytes) => passing += bytes,
                 Step::Told(bytes) if self.is_open() => {
                     self.judge();
-                    if self.is_open() {
+                    if self.is_open() || self.watched.is_some() {
                         passing += bytes;
                     }
                 }
-                Step::Told(bytes) => passing += bytes,
+                Step::Told(bytes) => {
+                    if let Some(met) = self.watched {
+                        self.judge_again(met);
+                    }
+                    if !self.is_ending() {
+                        passing += bytes;
+                    }
+                }
             }
             if let Outcome::Denied(LastWords::Later) = self.outcome {
                 self.refuse();
@@ -384,7 +424,10 @@ impl Gate {
 
     /// Whether nothing that follows matters.
     pub(super) fn is_ending(&self) -> bool {
-        matches!(self.outcome, Outcome::Denied(_) | Outcome::Moot)
+        matches!(
+            self.outcome,
+            Outcome::Denied(_) | Outcome::AnotherUser | Outcome::Ending | Outcome::Moot
+        )
     }
 
     /// Whether the flow is not decided, and can be.
@@ -409,6 +452,13 @@ impl Gate {
         let mut session = facts(self.handshake.session());
         if self.flow.client_encrypts() {
             session.tls = Fact::Is(true);
+        }
+        if self.handshake.over().is_some() {
+            // Whoever logs in from here on is not seen.
+            session.user = match session.user {
+                Fact::Is(_) => Fact::Unknowable,
+                other => other,
+            };
         }
         session
     }
@@ -462,6 +512,17 @@ impl Gate {
         }
         if !is_denied {
             self.remember(&by);
+            let anybody = Session {
+                user: Fact::Open,
+                ..session
+            };
+            let depends = policy.decide(candidate, &anybody) == Decision::Undecided;
+            if depends && self.handshake.over().is_none() {
+                self.handshake.watch();
+                self.flow
+                    .set_relayed("another user would meet another rule, so log-ins are looked for");
+                self.watched = Some(Met(by.index));
+            }
         }
         tracing::debug!(
             flow = ?self.flow.id,
@@ -474,6 +535,33 @@ impl Gate {
         } else {
             self.outcome = Outcome::Decided(by.action);
         }
+    }
+
+    /// Has the flow end if the user who logs in now does not meet the rule that the flow has met, or if nobody can tell
+    /// from here on who logs in.
+    fn judge_again(&mut self, met: Met) {
+        let Question {
+            policy, candidate, ..
+        } = &self.question;
+        let session = self.facts();
+        let by = match policy.decide(candidate, &session) {
+            Decision::Decided(by) if Met(by.index) == met && by.action != Action::Deny => {
+                if self.handshake.over().is_some() {
+                    self.watched = None;
+                }
+                return self.flow.knows(&session);
+            }
+            Decision::Decided(by) => Some(by),
+            Decision::Undecided => policy
+                .possible(candidate, &session)
+                .next()
+                .map(|first| first.met),
+        };
+        if let Some(by) = by {
+            self.flow.knows(&session);
+            self.flow.set_action(&by.rule, Action::Deny);
+        }
+        self.outcome = Outcome::AnotherUser;
     }
 
     /// Stores the decision before the client knows that it is let in, so that its next connection

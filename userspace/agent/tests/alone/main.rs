@@ -9,6 +9,7 @@
     reason = "tests say what they expect by failing, and so do their helpers"
 )]
 
+mod audit_rate;
 #[path = "../common/mod.rs"]
 mod common;
 mod edge;

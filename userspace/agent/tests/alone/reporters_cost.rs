@@ -43,7 +43,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-struct Followers(Followed);
+pub struct Followers(pub Followed);
 
 impl Sink for Followers {
     const DETAILS: bool = true;
@@ -64,7 +64,7 @@ impl Sink for Followers {
     }
 }
 
-fn followed(steps: &[&str]) -> (Followers, Arc<Services>) {
+pub fn followed(steps: &[&str]) -> (Followers, Arc<Services>) {
     let build = |step: &&str| {
         let table: toml::Table = toml::from_str(step).unwrap();
         ReporterSettings::deserialize(table)

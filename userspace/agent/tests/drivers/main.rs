@@ -22,6 +22,7 @@ mod killed;
 mod lookups;
 mod mirrored;
 mod node;
+mod paced;
 mod program;
 mod protect;
 mod python;

@@ -1,6 +1,7 @@
 //! Rules that name what only the handshake tells: which rule is met, when, and what the
 //! database and the client see of it.
 
+mod another_user;
 mod denied;
 mod driver;
 mod undecided;

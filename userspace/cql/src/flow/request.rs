@@ -88,7 +88,9 @@ impl Meaning for Requests {
         if header.opcode.is_none() {
             sink.anomaly(Anomaly::UnknownOpcode);
         }
-        flow.asked_to_start |= header.opcode == Some(Opcode::Startup);
+        if header.opcode == Some(Opcode::Startup) {
+            flow.startups = flow.startups.saturating_add(1);
+        }
         let kind = kind_by_opcode(header.opcode);
         let request = InFlight {
             statement: flow.statements.get(StatementRef::bare(kind)),
@@ -130,7 +132,9 @@ impl Meaning for Requests {
         };
         match header.opcode {
             // One that is not the first is refused.
-            Some(Opcode::Startup) if !reading.flow.accepted => reading.startup(),
+            Some(Opcode::Startup) if !reading.flow.accepted && reading.flow.startups == 1 => {
+                reading.startup();
+            }
             Some(Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch) => {
                 reading.statement();
             }

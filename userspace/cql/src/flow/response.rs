@@ -159,7 +159,7 @@ impl Meaning for Responses {
         let accepts = matches!(header.opcode, Some(Opcode::Ready | Opcode::Authenticate));
         let Some(Answering { request, error }) = flow.answering.take() else {
             // Before a STARTUP is accepted, nothing else is answered so.
-            return match accepts && flow.asked_to_start && !flow.accepted {
+            return match accepts && flow.startups > 0 && !flow.accepted {
                 true => accepted(flow, header),
                 false => Ok(()),
             };
@@ -176,10 +176,15 @@ impl Meaning for Responses {
             true => sink.detailed(&completed, &flow.detailing().passing),
             false => sink.completed(&completed),
         }
-        let answered_startup = request.statement.kind == StatementKind::Startup && accepts;
-        match answered_startup && !flow.accepted {
+        if request.statement.kind != StatementKind::Startup || flow.accepted {
+            return Ok(());
+        }
+        match accepts {
             true => accepted(flow, header),
-            false => Ok(()),
+            false => {
+                flow.startups = flow.startups.saturating_sub(1);
+                Ok(())
+            }
         }
     }
 }

@@ -34,8 +34,8 @@ pub(crate) struct Flow {
     pub(crate) pending: Pending,
     /// The request that is passing, if its response cannot be told from others.
     pub(crate) unpaired: Option<(StreamId, InFlight)>,
-    /// A STARTUP has been seen.
-    pub(crate) asked_to_start: bool,
+    /// STARTUPs without an answer. The database takes the first of them, so only that one is read.
+    pub(crate) startups: u8,
     /// The request whose response is passing.
     pub(crate) answering: Option<Answering>,
     pub(crate) statements: Statements,
@@ -68,7 +68,7 @@ impl Flow {
             keyspace: None,
             pending: Pending::default(),
             unpaired: None,
-            asked_to_start: false,
+            startups: 0,
             answering: None,
             statements: Statements::default(),
             prepared: PreparedCache::new(prepared),

@@ -13,17 +13,22 @@ use crate::wire::header::{Flags, Header, Opcode};
 /// [`MAX_FACT_BYTES`](crate::MAX_FACT_BYTES) each, several times over.
 const TOKEN_PREFIX_BYTES: usize = 4 << 10;
 
-/// How much of a body may tell something, as it was before compression.
-pub(super) fn wanted_bytes(header: &Header) -> usize {
-    match header.opcode {
-        Some(Opcode::AuthResponse) => TOKEN_PREFIX_BYTES,
-        _ => request::wanted_bytes(header),
-    }
-}
-
 impl Handshake {
+    /// How much of a body may tell something, as it was before compression.
+    pub(super) fn wanted_of_request(&self, header: &Header) -> usize {
+        match header.opcode {
+            Some(Opcode::AuthResponse) => TOKEN_PREFIX_BYTES,
+            _ if self.watches => 0,
+            _ => request::wanted_bytes(header),
+        }
+    }
+
     pub(super) fn client_says(&mut self, header: &Header, prefix: &[u8]) -> Meaning {
         match (header.opcode, self.stage) {
+            (Some(Opcode::AuthResponse), Stage::Authenticating | Stage::Established) => {
+                self.log_in(header, prefix)
+            }
+            _ if self.watches => Meaning::Nothing,
             (Some(Opcode::Startup), Stage::Fresh) => {
                 let body = behind_payload(header, prefix).unwrap_or_default();
                 self.claims = Claims::read(body);
@@ -31,26 +36,45 @@ impl Handshake {
                 self.awaited = Some(Awaited::Startup);
                 Meaning::Nothing
             }
-            (Some(Opcode::AuthResponse), Stage::Authenticating) => {
-                self.login = Some(match behind_payload(header, prefix) {
-                    _ if self.extensions.unknown => Err(Unknowable::Extension),
-                    _ if header.is_compressed() => Err(Unknowable::CompressedBody),
-                    _ if header.length as usize > TOKEN_PREFIX_BYTES => Err(Unknowable::TooLong),
-                    Some(token) => plain_user(token),
-                    None => Err(Unknowable::Unreadable),
-                });
-                self.awaited = Some(Awaited::AuthResponse);
-                Meaning::Nothing
-            }
             (
                 Some(Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch),
                 Stage::Established,
             ) => self.statement(header, prefix),
-            (Some(Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch), _) => {
+            // Before they are accepted, no database takes any of these.
+            (
+                Some(
+                    Opcode::Query
+                    | Opcode::Prepare
+                    | Opcode::Execute
+                    | Opcode::Batch
+                    | Opcode::Register
+                    | Opcode::AuthResponse,
+                ),
+                Stage::Fresh | Stage::Authenticating,
+            )
+            | (Some(Opcode::Options | Opcode::Startup), Stage::Authenticating) => {
                 Meaning::Ends(Unknowable::Early)
             }
             _ => Meaning::Nothing,
         }
+    }
+
+    /// An AUTH_RESPONSE. Its user counts when the database has let it in.
+    fn log_in(&mut self, header: &Header, prefix: &[u8]) -> Meaning {
+        let login = match behind_payload(header, prefix) {
+            _ if self.extensions.unknown => Err(Unknowable::Extension),
+            _ if header.is_compressed() => Err(Unknowable::CompressedBody),
+            _ if header.length as usize > TOKEN_PREFIX_BYTES => Err(Unknowable::TooLong),
+            Some(token) => plain_user(token),
+            None => Err(Unknowable::Unreadable),
+        };
+        if self.watches {
+            self.session.user = self.fact(Some(login));
+            return Meaning::Tells;
+        }
+        self.login = Some(login);
+        self.awaited = Some(Awaited::AuthResponse);
+        Meaning::Nothing
     }
 
     /// Reads a statement. Questions that the database answers by itself, about itself, decide nothing;

@@ -51,7 +51,18 @@ impl Handshake {
                 self.established();
                 Meaning::Tells
             }
-            (Some(Awaited::AuthResponse), Some(Opcode::AuthChallenge | Opcode::Error))
+            (Some(Awaited::AuthResponse), Some(Opcode::AuthChallenge)) => {
+                (self.awaited, self.login) = (None, None);
+                Meaning::Nothing
+            }
+            // Or another request's error: the log-in may be going on.
+            (Some(Awaited::AuthResponse), Some(Opcode::Error))
+                if self.stage == Stage::Established =>
+            {
+                self.awaited = None;
+                Meaning::Ends(Unknowable::Pipelined)
+            }
+            (Some(Awaited::AuthResponse), Some(Opcode::Error))
             | (Some(Awaited::Startup), Some(Opcode::Error)) => {
                 self.awaited = None;
                 Meaning::Nothing
@@ -76,9 +87,12 @@ impl Handshake {
         self.segments && !known.contains(&self.claims.compression)
     }
 
+    /// The client is let in: for the first time, or as another user.
     fn established(&mut self) {
-        self.stage = Stage::Established;
-        self.claims_are_facts();
+        if self.stage != Stage::Established {
+            self.stage = Stage::Established;
+            self.claims_are_facts();
+        }
         let login = self.login.take();
         self.session.user = self.fact(login);
     }

@@ -9,6 +9,9 @@
 //! what the server makes of it is known before anything else reaches it, and a server that changes
 //! its framing with its answer (v5) cannot be made to read other frames than were read here.
 //!
+//! Once it has told enough, [`watch`](Handshake::watch) has it look for log-ins alone: a client may log in again at
+//! any time, and is another user then.
+//!
 //! `client` is what requests mean, `database` what responses do.
 
 mod client;
@@ -79,6 +82,8 @@ pub struct Handshake {
     requests: Lane,
     responses: Lane,
     told: Option<Told>,
+    /// Only log-ins count any more.
+    watches: bool,
     /// State by which statements are read: keyspace, prepared ids.
     flow: Flow,
 }
@@ -150,8 +155,16 @@ impl Handshake {
             requests: Lane::default(),
             responses: Lane::default(),
             told: None,
+            watches: false,
             flow: Flow::new(prepared),
         }
+    }
+
+    /// From now on only requests are to be looked at, and only a log-in among them [tells](Step::Told): the session's user
+    /// is the one whom it claims, whether or not the database takes it. Nothing waits.
+    pub fn watch(&mut self) {
+        self.watches = true;
+        self.awaited = None;
     }
 
     /// Looks at what the client sent and what has not passed yet.
@@ -312,39 +325,60 @@ impl Handshake {
         let mut told = None;
         while let Some(first) = rest.first() {
             if way == Way::Requests && self.awaited.is_some() {
-                return self.end(way, None, Unknowable::Pipelined, at);
+                return self.end(way, told, Unknowable::Pipelined, at);
             }
             if let Err(why) = self.check_first_byte(way, *first) {
-                return self.end(way, None, why, at);
+                return self.end(way, told, why, at);
             }
             let Some((raw, body)) = rest.split_first_chunk::<HEADER_BYTES>() else {
-                return self.end(way, None, Unknowable::Split, at);
+                return self.end(way, told, Unknowable::Split, at);
             };
             let header = match self.check_header(way, *raw) {
                 Ok(header) => header,
-                Err(why) => return self.end(way, None, why, at),
+                Err(why) => return self.end(way, told, why, at),
             };
-            let stream = Some(header.stream);
-            let Some((plain, prefix)) = self.seen(way, &header, body) else {
-                return self.end(way, stream, Unknowable::Split, at);
-            };
-            match self.frame(way, &plain, &prefix) {
+            match self.framed(way, &header, body, told) {
                 Meaning::Nothing => {}
-                Meaning::Tells => told = stream,
-                Meaning::Ends(why) => return self.end(way, stream, why, at),
+                Meaning::Tells => told = Some(header.stream),
+                Meaning::Ends(why) => return self.end(way, told.or(Some(header.stream)), why, at),
             }
             let bytes = header.frame_bytes() as usize;
             let here = bytes.min(rest.len());
             self.lane(way).left = bytes - here;
             rest = rest.get(here..).unwrap_or_default();
-            if way == Way::Requests && told.is_some() {
-                // It was for data: nothing behind it matters any more.
-                break;
-            }
         }
         match told {
             None => Step::Pass(at),
             Some(_) => self.tell(way, told, at),
+        }
+    }
+
+    /// A frame in a segment. Behind a request that has `told` something, only another log-in matters: nobody can tell as
+    /// whom what stands between the two is done, unless they are one user's.
+    fn framed(
+        &mut self,
+        way: Way,
+        header: &Header,
+        body: &[u8],
+        told: Option<StreamId>,
+    ) -> Meaning {
+        if way == Way::Requests && told.is_some() {
+            if header.opcode != Some(Opcode::AuthResponse) {
+                return Meaning::Nothing;
+            }
+            let before = self.session.user.clone();
+            let seen = self.seen(way, header, body).filter(|_| self.watches);
+            let is_told = seen.is_some_and(|(plain, prefix)| {
+                matches!(self.frame(way, &plain, &prefix), Meaning::Tells)
+            });
+            return match is_told && self.session.user == before {
+                true => Meaning::Tells,
+                false => Meaning::Ends(Unknowable::Pipelined),
+            };
+        }
+        match self.seen(way, header, body) {
+            Some((plain, prefix)) => self.frame(way, &plain, &prefix),
+            None => Meaning::Ends(Unknowable::Split),
         }
     }
 
@@ -408,7 +442,7 @@ impl Handshake {
         body: &'b [u8],
     ) -> Option<(Header, Cow<'b, [u8]>)> {
         let wanted = match way {
-            Way::Requests => client::wanted_bytes(header),
+            Way::Requests => self.wanted_of_request(header),
             Way::Responses => self.wanted_of_response(header),
         };
         let length = header.length as usize;

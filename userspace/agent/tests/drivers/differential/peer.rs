@@ -2,29 +2,32 @@
 
 use std::{
     fmt,
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::TcpStream,
     time::Duration,
 };
 
 use cql::Compression;
-use cql_edit::in_segments_of;
+use cql_edit::{error_of, in_segments_of};
 use grammar::Value;
 
 use super::{Cassandra, Incoming, Statement};
 
-const STARTUP: u8 = 0x01;
-const AUTHENTICATE: u8 = 0x03;
-const QUERY: u8 = 0x07;
+pub const STARTUP: u8 = 0x01;
+pub const AUTHENTICATE: u8 = 0x03;
+pub const QUERY: u8 = 0x07;
 const PREPARE: u8 = 0x09;
 const EXECUTE: u8 = 0x0A;
-const AUTH_RESPONSE: u8 = 0x0F;
+pub const AUTH_RESPONSE: u8 = 0x0F;
 const AUTH_SUCCESS: u8 = 0x10;
 pub const ERROR: u8 = 0x00;
 pub const RESULT: u8 = 0x08;
 
 /// The kind of a RESULT that tells of a prepared statement.
 const PREPARED: [u8; 4] = 4_i32.to_be_bytes();
+
+/// The beginning of the RESULT of a SELECT JSON that is whole: one column, whose table is named once.
+const JSON_ROWS: [u8; 12] = [0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 1];
 
 /// The words of a warning before an id in hexadecimal digits.
 const STATEMENT_ID: &[u8] = b"statement id: ";
@@ -52,15 +55,20 @@ pub struct Answer {
     body: Vec<u8>,
 }
 
+/// The bytes of a body that are shown.
+const SHOWN: usize = 1_000;
+
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &self.body[..self.body.len().min(SHOWN)];
         write!(
             f,
-            "{:#04x} {} [{}] {}",
+            "{:#04x} {} [{}] {} ({} bytes)",
             self.opcode,
             self.flags,
             self.warnings.escape_ascii(),
-            self.body.escape_ascii()
+            shown.escape_ascii(),
+            self.body.len()
         )
     }
 }
@@ -83,6 +91,16 @@ impl Answer {
             blank_name(bytes, keyspace.as_bytes());
         }
         (self.flags, warnings, body)
+    }
+
+    /// How many rows a SELECT JSON has brought. `None`: these are not all, or it is another answer.
+    pub fn json_rows(&self) -> Option<u32> {
+        let mut rest = self.body.strip_prefix(&JSON_ROWS)?;
+        for _keyspace_table_column in 0..3 {
+            rest = short(rest)?.1;
+        }
+        let (_type, rest) = rest.split_first_chunk::<2>()?;
+        Some(u32::from_be_bytes(*rest.first_chunk()?))
     }
 
     /// The id of a statement that was prepared, and that of its result's description.
@@ -139,39 +157,91 @@ fn long_bytes(bytes: Option<&[u8]>) -> Vec<u8> {
     }
 }
 
+/// The body of a STARTUP, with these options, too.
+pub fn startup(more: &[(&str, &str)]) -> Vec<u8> {
+    let all = [&[("CQL_VERSION", "3.0.0")], more].concat();
+    let mut body = (all.len() as u16).to_be_bytes().to_vec();
+    for (name, value) in all {
+        body.extend(short_bytes(name.as_bytes()));
+        body.extend(short_bytes(value.as_bytes()));
+    }
+    body
+}
+
+/// The body of a log-in as the superuser.
+pub fn token(cassandra: &Cassandra, password: &str) -> Vec<u8> {
+    let token = format!("\0{}\0{password}", cassandra.user);
+    long_bytes(Some(token.as_bytes()))
+}
+
 impl Peer {
-    /// Logs in.
-    pub fn begin(cassandra: &Cassandra, version: u8) -> Self {
+    /// Dials.
+    pub fn dial(cassandra: &Cassandra, version: u8) -> Self {
         let stream = TcpStream::connect(cassandra.addr).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         let incoming = Incoming::new(version);
-        let mut peer = Self {
+        Self {
             stream,
             version,
             incoming,
-        };
-        let options = [
-            &1_u16.to_be_bytes()[..],
-            &short_bytes(b"CQL_VERSION"),
-            &short_bytes(b"3.0.0"),
-        ];
-        peer.write(&peer.frame(STARTUP, &options.concat()));
+        }
+    }
+
+    /// Logs in.
+    pub fn begin(cassandra: &Cassandra, version: u8) -> Self {
+        let mut peer = Self::dial(cassandra, version);
+        let startup = peer.frame(1, STARTUP, &startup(&[]));
+        peer.stream.write_all(&startup).unwrap();
         assert_eq!(peer.read().opcode, AUTHENTICATE);
-        peer.incoming.accept(Compression::None);
-        let token = format!("\0{}\0{}", cassandra.user, cassandra.password);
-        let answer = peer.ask(AUTH_RESPONSE, &long_bytes(Some(token.as_bytes())));
+        peer.accepted();
+        let answer = peer.ask(AUTH_RESPONSE, &token(cassandra, &cassandra.password));
         assert_eq!(answer.opcode, AUTH_SUCCESS);
         peer
     }
 
-    fn frame(&self, opcode: u8, body: &[u8]) -> Vec<u8> {
-        let header = [self.version, 0, 0, 1, opcode];
+    /// A STARTUP was accepted.
+    pub fn accepted(&mut self) {
+        self.incoming.accept(Compression::None);
+    }
+
+    pub fn frame(&self, stream: i16, opcode: u8, body: &[u8]) -> Vec<u8> {
+        let [high, low] = stream.to_be_bytes();
+        let header = [self.version, 0, high, low, opcode];
         [&header[..], &(body.len() as u32).to_be_bytes(), body].concat()
     }
 
-    fn write(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).unwrap();
+    /// Sends frames at once, in a segment if a STARTUP of v5 was accepted. What nobody takes any more is no fault.
+    pub fn sends(&mut self, frames: &[u8], in_segment: bool) {
+        let bytes = match in_segment && self.version == 5 {
+            true => in_segments_of(Compression::None, frames),
+            false => frames.to_vec(),
+        };
+        let _ = self.stream.write_all(&bytes);
+    }
+
+    /// The next answer: its stream, its opcode and, of an ERROR, its code. `None`: the connection has ended, or what
+    /// comes is no answer. An error: there is none for this long.
+    pub fn comes(&mut self, patience: Duration) -> io::Result<Option<(i16, u8, Option<i32>)>> {
+        self.stream.set_read_timeout(Some(patience)).unwrap();
+        let mut buffer = [0; 16 << 10];
+        loop {
+            match self.incoming.next(64 << 20) {
+                Ok(Some(came)) => {
+                    let code = came.frame.and_then(|f| error_of(Compression::None, f));
+                    return Ok(Some((came.stream, came.opcode, code)));
+                }
+                Ok(None) => {}
+                Err(_) => return Ok(None),
+            }
+            let n = match self.stream.read(&mut buffer) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(e),
+                read => read.unwrap_or(0),
+            };
+            if n == 0 || self.incoming.comes(&buffer[..n]).is_err() {
+                return Ok(None);
+            }
+        }
     }
 
     fn read(&mut self) -> Answer {
@@ -197,24 +267,23 @@ impl Peer {
     }
 
     fn ask(&mut self, opcode: u8, body: &[u8]) -> Answer {
-        let mut bytes = self.frame(opcode, body);
-        if self.version == 5 {
-            bytes = in_segments_of(Compression::None, &bytes);
-        }
-        self.write(&bytes);
+        let frame = self.frame(1, opcode, body);
+        self.sends(&frame, true);
         self.read()
     }
 
+    /// The body of a QUERY without parameters.
+    pub fn query(&self, text: &str) -> Vec<u8> {
+        let text = long_bytes(Some(text.as_bytes()));
+        [&text[..], &[0, 1], &self.flags(0)].concat()
+    }
+
     /// Asks what has to be done.
-    pub fn done(&mut self, text: &str) {
-        let body = [
-            &long_bytes(Some(text.as_bytes()))[..],
-            &[0, 1],
-            &self.flags(0),
-        ]
-        .concat();
+    pub fn done(&mut self, text: &str) -> Answer {
+        let body = self.query(text);
         let answer = self.ask(QUERY, &body);
         assert_eq!(answer.opcode, RESULT, "{text}: {answer:?}");
+        answer
     }
 
     fn flags(&self, flags: u8) -> Vec<u8> {

@@ -149,7 +149,12 @@ fn denials_are_listed_counted_and_said() {
         );
         let mut c = host.connect();
         c.client_sends(&startup(4, OPTIONS_SENT));
-        c.server_sends(&ready(4));
+        c.server_sends(&authenticate(4));
+        for user in ["ann", "bob"] {
+            let token = format!("\0{user}\0x");
+            c.client_sends(&auth_response(4, 1, token.as_bytes()));
+            c.server_sends(&auth_success(4, 1));
+        }
         for stream in 0..100 {
             let truncate = query(4, stream, "TRUNCATE shop.orders");
             c.client.write_all(&truncate).unwrap();
@@ -161,6 +166,7 @@ fn denials_are_listed_counted_and_said() {
             denials.len() < 100 && denials[0]["rule"] == "guarded",
             "{denials:?}"
         );
+        assert_eq!(denials[0]["user"], "bob", "who has logged in last");
         let mut command = std::process::Command::new(crate::common::BINARY);
         let output = command
             .args(["denied", "--admin"])
