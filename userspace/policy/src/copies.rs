@@ -1,4 +1,4 @@
-//! Which rules need the bytes of a connection, and which are content with copies.
+//! Rules that need the bytes of a connection, and rules that are content with copies.
 
 use std::fmt;
 

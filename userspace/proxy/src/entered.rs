@@ -6,7 +6,7 @@ use dataplane::{Application, Resumed, SockCookie};
 use flow::{Flow, Newcomer};
 use policy::Session;
 
-use super::{admission::FlowPermit, context::ProxyContext, keeper::Kept, session::Question};
+use super::{admission::FlowPermit, context::ProxyContext, keeper::Kept, question::Question};
 
 /// A flow's entries in everything that is shared. Dropping it removes them, whatever ends the flow.
 pub(super) struct Entered {

@@ -32,8 +32,8 @@ pub use metrics::TapMetrics;
 
 use super::{
     context::ProxyContext,
+    question::Question,
     recorder::{InDetail, InFrames, Recorder},
-    session::Question,
 };
 
 // What the kernel copies of a body is enough for whatever reads it.
@@ -341,7 +341,7 @@ impl TappedFlows {
         flow.travels(Path::Tap);
         let flow = Arc::new(flow);
         let mut recorder = Recorder::new(&self.shared, &flow);
-        let question = asked::question(tapped, &flow, &self.shared);
+        let question = asked::question(tapped, &flow, &self.shared.policy.borrow());
         let mut decoded = TappedFlow::new(self.shared.prepared.clone());
         match question {
             None => recorder.attach_reporters(&flow),
@@ -452,9 +452,9 @@ impl Reading {
     /// Answers which rule the flow meets, once it is known, and begins to report to that rule's reporters.
     fn settle(&mut self) -> Option<(RuleName, Settled)> {
         let question = self.question.as_ref()?;
-        let (session, is_over) = self.tapped.session()?;
-        let shared = &self.recorder.shared;
-        let (by, settled) = asked::answer(question, session, is_over, &self.flow, shared)?;
+        let asked = self.tapped.session()?;
+        let metrics = &self.recorder.shared.metrics.sessions;
+        let (by, settled) = asked::answer(question, asked, &self.flow, metrics)?;
         self.question = None;
         self.tapped.asks_no_more();
         if let Settled::Tapped(_) = settled {

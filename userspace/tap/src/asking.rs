@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cql::{Handshake, PreparedStatements, Session, Step};
+use cql::{Handshake, PreparedStatements, Session, Step, Unknowable};
 
 use crate::packet::Direction;
 
@@ -12,6 +12,20 @@ const MAX_WAITING_BYTES: usize = 512 << 10;
 
 /// Bytes of bodies that nobody has a copy of are shown as zeros, so many at once.
 static ZEROS: [u8; 4 << 10] = [0; 4 << 10];
+
+/// The session of a flow, as far as copies of its handshake have told it.
+#[derive(Clone, Copy, Debug)]
+pub struct AskedSession<'a> {
+    /// The facts that are known.
+    pub session: &'a Session,
+    /// Why nothing more can become known, as metrics name it. None: more can.
+    pub over: Option<&'static str>,
+    /// Why one thing or another could not become known.
+    pub unknowable: &'a [Unknowable],
+}
+
+/// The name of the reason in metrics: bytes of the handshake were not copied, or came in no order that is understood.
+const MISSED: &str = "not_copied";
 
 /// A flow's handshake, as far as it has passed.
 #[derive(Debug)]
@@ -72,18 +86,18 @@ impl Asking {
         self.responses = Vec::new();
     }
 
-    /// Whether more is known than when it was last asked.
-    pub(crate) fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.has_news)
-    }
-
-    /// The facts that are known.
-    pub(crate) fn session(&self) -> &Session {
-        self.handshake.session()
+    /// What is known, if that is more than when it was last asked.
+    pub(crate) fn news(&mut self) -> Option<AskedSession<'_>> {
+        let missed = self.has_missed.then_some(MISSED);
+        std::mem::take(&mut self.has_news).then(|| AskedSession {
+            session: self.handshake.session(),
+            over: self.handshake.over().map(Unknowable::as_str).or(missed),
+            unknowable: self.handshake.unknowable(),
+        })
     }
 
     /// Whether nothing more can become known.
-    pub(crate) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.has_missed || self.handshake.over().is_some()
     }
 

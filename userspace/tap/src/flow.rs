@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use cql::{
-    CloseReason, FlowDecoder, FramePosition, Framing, PreparedStatements, Session, Sink,
-    Undecodable, Unread, Verdict,
+    CloseReason, FlowDecoder, FramePosition, Framing, PreparedStatements, Sink, Undecodable,
+    Unread, Verdict,
 };
 
-use crate::asking::Asking;
+use crate::asking::{AskedSession, Asking};
 use crate::follower::{Follower, Piece, Told};
 use crate::packet::{Direction, KernelFraming, Packet};
 
@@ -117,13 +117,9 @@ impl TappedFlow {
         self.reader.asking = Some(Box::new(Asking::new(prepared)));
     }
 
-    /// What is known of the session, and whether that is all that can become known. None: it is not asked for, or
-    /// there is nothing new.
-    pub fn session(&mut self) -> Option<(&Session, bool)> {
-        let asking = self.reader.asking.as_mut()?;
-        asking
-            .take_news()
-            .then(|| (asking.session(), asking.is_over()))
+    /// The session, as far as it is known. None: it is not asked for, or there is nothing new.
+    pub fn session(&mut self) -> Option<AskedSession<'_>> {
+        self.reader.asking.as_mut()?.news()
     }
 
     /// The session need not be known any more.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cql::{Anomaly, Completed, Fact, PreparedStatements, Sink};
-use tap::{Direction, KernelFraming, Packet, TappedFlow};
+use tap::{AskedSession, Direction, KernelFraming, Packet, TappedFlow};
 
 struct Nobody;
 
@@ -88,10 +88,10 @@ fn it_is_known_however_packets_are_cut() {
                 *seq += u32::try_from(piece.len()).unwrap();
             }
         }
-        let (session, is_over) = flow.session().unwrap();
+        let AskedSession { session, over, .. } = flow.session().unwrap();
         assert_eq!(session.user, Fact::Is("alice".into()), "{size}");
         assert_eq!(session.driver, Fact::Is("d".into()));
-        assert!(!is_over);
+        assert_eq!(over, None);
         assert!(flow.session().is_none(), "it is told once");
         flow.asks_no_more();
         assert!(flow.session().is_none());
@@ -103,11 +103,11 @@ fn it_stays_unknown_where_a_packet_was_missed() {
     let mut flow = asked();
     let [(_, startup), (_, authenticate), ..] = handshake();
     flow.packet(Direction::Requests, &packet(1_000, &startup), &mut Nobody);
-    assert!(flow.session().is_none_or(|(_, is_over)| !is_over));
+    assert!(flow.session().is_none_or(|asked| asked.over.is_none()));
     // All before it has passed, and it was not copied.
     let late = packet(2_000 + 40, &authenticate);
     flow.packet(Direction::Responses, &late, &mut Nobody);
-    let (session, is_over) = flow.session().unwrap();
-    assert!(is_over);
+    let AskedSession { session, over, .. } = flow.session().unwrap();
+    assert_eq!(over, Some("not_copied"));
     assert_ne!(session.user, Fact::Is("alice".into()));
 }

@@ -26,7 +26,7 @@ use crate::common::{
     },
 };
 
-/// What reporters tell is the same on the path `tap`, which `tapped` says.
+/// Flows come to the agent. Reporters tell the same on the path `tap`: see `tapped`.
 const INLINE: &str = "path = \"inline\"";
 
 /// One rule, `r`.

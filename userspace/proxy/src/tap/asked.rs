@@ -7,10 +7,10 @@ use flow::{Flow, Newcomer};
 use parking_lot::Mutex;
 use policy::{Action, Decision, Match, Policy, TapDepth};
 
-use crate::{
-    context::ProxyContext,
-    session::{Question, facts, is_sampled},
-};
+use tap::AskedSession;
+use telemetry::SessionMetrics;
+
+use crate::question::{Question, facts, is_sampled};
 
 /// The flows whose session is asked for, or was, by cookie. Whoever lists flows asks it.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ impl AskedFlows {
 }
 
 /// The question which rule a tapped flow meets. None: the rule that the kernel has found needs no session.
-pub(super) fn question(tapped: &TapFlow, flow: &Flow, shared: &ProxyContext) -> Option<Question> {
+pub(super) fn question(tapped: &TapFlow, flow: &Flow, policy: &Arc<Policy>) -> Option<Question> {
     let newcomer = Newcomer {
         client: flow.client,
         application: None,
@@ -45,23 +45,26 @@ pub(super) fn question(tapped: &TapFlow, flow: &Flow, shared: &ProxyContext) -> 
         netns: None,
         opener: None,
     };
-    let question = Question::of(&newcomer, &shared.policy.borrow())?;
+    let question = Question::of(&newcomer, policy)?;
     flow.await_session();
     flow.waits_for(question.waits_for(&policy::Session::default()));
     Some(question)
 }
 
-/// The answer to it, by what is known of the session. None: more has to be known. `is_over`: no more can be.
+/// The answer to it, by what is known of the session. None: more has to be known.
 pub(super) fn answer(
     question: &Question,
-    session: &cql::Session,
-    is_over: bool,
+    asked: AskedSession<'_>,
     flow: &Flow,
-    shared: &ProxyContext,
+    metrics: &SessionMetrics,
 ) -> Option<(Match, Settled)> {
-    let mut session = facts(session);
+    let mut session = facts(asked.session);
     let mut decision = question.decide(&session);
-    if is_over && decision == Decision::Undecided {
+    let count = |why| metrics.unknowable.with_label_values(&[why]).inc();
+    if let Some(why) = asked.over
+        && decision == Decision::Undecided
+    {
+        count(why);
         session = session.closed();
         decision = question.decide(&session);
     }
@@ -70,13 +73,14 @@ pub(super) fn answer(
     let Decision::Decided(by) = decision else {
         return None;
     };
-    let policy = question.policy();
+    asked.unknowable.iter().for_each(|why| count(why.as_str()));
+    let policy = &question.policy;
     let is_left = !is_sampled(policy, &by, flow.id);
     let settled = match is_left {
         true => Settled::LeftAlone,
         false => settled(policy, &by),
     };
-    shared.metrics.sessions.count(&by);
+    metrics.count(&by);
     flow.decide(&by);
     if is_left {
         flow.leave_out_of_sample();
