@@ -58,6 +58,38 @@ int to_service(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
+/* fd00::, with the service's number; its backend is ::1. */
+#define SERVICE6_HEAD bpf_htonl(0xfd000000)
+#define BACKEND6 bpf_htonl(1)
+
+SEC("cgroup/connect6")
+int to_service6(struct bpf_sock_addr *ctx)
+{
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+	__u32 was = service;
+
+	if (ctx->user_ip6[0] == SERVICE6_HEAD && ctx->user_ip6[3] == service &&
+	    ctx->user_port == service_port) {
+		bpf_map_update_elem(&to_backend, &cookie, &was, BPF_ANY);
+		ctx->user_ip6[0] = 0;
+		ctx->user_ip6[3] = BACKEND6;
+	}
+	return 1;
+}
+
+SEC("cgroup/getpeername6")
+int of_service6(struct bpf_sock_addr *ctx)
+{
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+
+	if (bpf_map_lookup_elem(&to_backend, &cookie) && !ctx->user_ip6[0] &&
+	    ctx->user_ip6[3] == BACKEND6 && ctx->user_port == service_port) {
+		ctx->user_ip6[0] = SERVICE6_HEAD;
+		ctx->user_ip6[3] = service;
+	}
+	return 1;
+}
+
 SEC("cgroup/getpeername4")
 int of_service(struct bpf_sock_addr *ctx)
 {

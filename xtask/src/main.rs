@@ -45,8 +45,8 @@ enum Chore {
     },
     /// Run every test, against a real Cassandra and real drivers; needs root
     Test(test::Args),
-    /// Run the tests of which `test` runs a smaller load, with all of it; needs root, takes minutes
-    Soak,
+    /// Run the tests of which `test` runs a smaller load, with all of it, or for a given time; needs root
+    Soak(soak::Args),
     /// Check what must hold before a merge: format, lints, generated files up to date
     Ci,
     /// Hold the source to the rules of the house: import cycles, names, doc comments
@@ -91,7 +91,7 @@ fn dispatch(chore: Chore) -> anyhow::Result<ExitCode> {
         Chore::Setup(args) => setup::run(&args)?,
         Chore::Cassandra { verb } => return cassandra::run(&verb),
         Chore::Test(args) => test::run(&args)?,
-        Chore::Soak => soak::run()?,
+        Chore::Soak(args) => soak::run(&args)?,
         Chore::Ci => ci::run()?,
         Chore::House(args) => house::run(&args)?,
         Chore::Generate(args) => generate::run(&args)?,

@@ -1,11 +1,26 @@
-//! `soak`: the tests of which `test` runs a smaller load, with all of it. The assertions are the same.
+//! `soak`: the tests of which `test` runs a smaller load, with all of it, or for a given time. The assertions are the same.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
 
 use crate::{
-    cassandra,
+    cassandra, python,
     run::{cargo, require_root, run as run_command},
+    setup,
 };
+
+/// Options of `soak`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Go on with the tests that make other traffic by another seed (ways of reading, clients, generated statements), round
+    /// by round, until this time is over. The others are left out
+    #[arg(long, value_name = "N")]
+    minutes: Option<u64>,
+}
 
 /// Tests with a load that can be set.
 struct Soak {
@@ -16,6 +31,8 @@ struct Soak {
     tests: &'static [&'static str],
     /// Variable that sets the load, and its value here.
     load: (&'static str, &'static str),
+    /// The value for a round of several, for tests that obey `UNDERPASS_SEED`.
+    round: Option<&'static str>,
 }
 
 const SOAKS: &[Soak] = &[
@@ -24,12 +41,14 @@ const SOAKS: &[Soak] = &[
         program: "alone",
         tests: &["observe_truth::requests_of_a_driver_are_counted_and_measured"],
         load: ("UNDERPASS_REQUESTS", "1000000"),
+        round: None,
     },
     Soak {
         package: "underpass",
         program: "enrichment",
         tests: &["reporters::adopted::no_application_notices_how_often_the_agent_dies"],
         load: ("UNDERPASS_DEATHS", "100"),
+        round: None,
     },
     Soak {
         package: "underpass",
@@ -45,50 +64,96 @@ const SOAKS: &[Soak] = &[
             "wire::packets_at_random_are_all_counted_and_nothing_malformed_comes_back",
         ],
         load: ("UNDERPASS_EDGE_PACKETS", "1000000"),
+        round: None,
     },
     Soak {
         package: "underpass",
         program: "paths",
         tests: &["integrity::readers::whoever_reads_in_whatever_way_gets_every_byte_on_every_path"],
         load: ("UNDERPASS_READERS_MIB", "2048"),
+        round: Some("64"),
     },
     Soak {
         package: "underpass",
         program: "paths",
         tests: &[
+            "clients::envoy_gets_every_answer",
             "clients::haproxy_gets_every_answer",
             "clients::nginx_gets_every_answer",
+            "clients::redis_cli_in_a_pipe_gets_every_answer",
         ],
         load: ("UNDERPASS_ANSWER_MIB", "64"),
+        round: Some("64"),
     },
     Soak {
         package: "underpass",
         program: "drivers",
         tests: &["differential::answers_are_those_without_the_agent"],
         load: ("UNDERPASS_STATEMENTS", "20000"),
+        round: Some("2000"),
     },
 ];
 
 /// The command. The first test that fails ends it. Cassandra is stopped at the end if it was not running before.
-pub fn run() -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
     require_root("soak", "loads BPF programs and makes network namespaces")?;
+    setup::ensure(&setup::ALL)?;
+    let variables = python::ensure()?;
     let node = cassandra::up(None)?;
-    let soaked = soak(&node);
+    let provided = Provided {
+        variables,
+        node: &node,
+    };
+    let soaked = match args.minutes {
+        None => SOAKS
+            .iter()
+            .try_for_each(|soak| provided.run(soak, soak.load.1, 0)),
+        Some(minutes) => provided.rounds(Duration::from_secs(60 * minutes)),
+    };
     soaked.and(node.finish())
 }
 
-fn soak(node: &cassandra::Up) -> Result<()> {
-    for soak in SOAKS {
-        let (variable, load) = soak.load;
+/// All that tests need besides the machine.
+struct Provided<'n> {
+    variables: Vec<(&'static str, PathBuf)>,
+    node: &'n cassandra::Up,
+}
+
+impl Provided<'_> {
+    /// Runs rounds until the time is over. A test that has begun then goes on to its end.
+    fn rounds(&self, time: Duration) -> Result<()> {
+        let (begun, mut ran) = (Instant::now(), 0);
+        for seed in 1.. {
+            for soak in SOAKS {
+                let Some(load) = soak.round else { continue };
+                if begun.elapsed() >= time {
+                    eprintln!("soak: nothing found in {ran} runs, {seed} seeds");
+                    return Ok(());
+                }
+                self.run(soak, load, seed)?;
+                ran += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&self, soak: &Soak, load: &str, seed: u64) -> Result<()> {
+        let variable = soak.load.0;
+        let variables = self.variables.iter().map(|(name, path)| (name, path));
         run_command(
             cargo()
                 .args(["test", "-p", soak.package, "--test", soak.program])
                 .args(["--", "--exact", "--nocapture"])
                 .args(soak.tests)
-                .envs(node.variables())
+                .envs(self.node.variables())
+                .envs(variables)
+                .env("UNDERPASS_REQUIRE_ALL", "1")
+                .env("UNDERPASS_SEED", seed.to_string())
                 .env(variable, load),
         )
-        .with_context(|| format!("{} failed with {variable}={load}", soak.tests.join(", ")))?;
+        .with_context(|| {
+            let tests = soak.tests.join(", ");
+            format!("{tests} failed with {variable}={load} UNDERPASS_SEED={seed}")
+        })
     }
-    Ok(())
 }

@@ -366,7 +366,7 @@ fn names(cgroup: Option<&Path>) -> Finding {
         Ok(Place::InTurn) => finding(
             what,
             State::Notice,
-            "this kernel does not order hooks (BPF_F_PREORDER, Linux 6.16): where another program's connect and \
+            "this kernel does not order hooks (BPF_F_PREORDER for links, Linux 6.17): where another program's connect and \
              getpeername hooks (a Kubernetes service's, say) were attached first, getpeername() of an \
              intercepted connection shows the backend, and not the service",
         ),

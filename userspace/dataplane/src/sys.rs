@@ -377,7 +377,10 @@ pub(crate) fn run_program(
 }
 
 /// Attaches a program to a cgroup's hook (`BPF_CGROUP_*`), with flags (`BPF_F_*`). Dropped, it is detached.
-pub(crate) fn link_to_cgroup(
+///
+/// # Errors
+/// The kernel does not take it; EINVAL where it does not know a flag.
+pub fn link_to_cgroup(
     program: BorrowedFd<'_>,
     cgroup: BorrowedFd<'_>,
     hook: u32,

@@ -83,6 +83,35 @@ impl CloseReason {
         Self::all().map(Self::as_str).collect()
     }
 
+    /// Whether a client brings this end about at will, by what it sends or does not send: whoever dials decides how
+    /// often it happens.
+    pub const fn is_brought_about(self) -> bool {
+        match self {
+            Self::Denied
+            | Self::Framing
+            | Self::ClientTls
+            // A client decides how often the agent dials a database whose TLS it does not take.
+            | Self::DatabaseTls
+            | Self::ClientTruncated
+            | Self::TlsRequired
+            | Self::HandshakeTimeout
+            | Self::MadeRoom
+            | Self::AnotherUser
+            | Self::Decoder(_) => true,
+            Self::BothEnded
+            | Self::ClientReset
+            | Self::DatabaseReset
+            | Self::ClientError
+            | Self::DatabaseError
+            | Self::SpliceFailed
+            | Self::DatabaseTruncated
+            | Self::Marked
+            | Self::BackendDown
+            | Self::SharedLost
+            | Self::AgentEnded => false,
+        }
+    }
+
     /// Returns the reason's name in logs, and its label in metrics.
     pub fn as_str(self) -> &'static str {
         match self {

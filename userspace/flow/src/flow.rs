@@ -12,6 +12,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
+use cql::Undecodable;
 use dataplane::{Application, Arrived, ClientAddr, Held, Near, Netns, Opener, OrigDst, Process};
 use parking_lot::Mutex;
 use policy::{Action, Fact, Match, RuleName, Session, SessionKey, Shortcut};
@@ -357,6 +358,13 @@ impl Flow {
     /// Notes that the flow cannot be decoded, for this reason.
     pub fn set_undecodable(&self, reason: &'static str) {
         self.standing().undecodable = Some(reason);
+    }
+
+    /// Whether what was said first is CQL of no version that is known, and no TLS either.
+    pub fn is_unknown_protocol(&self) -> bool {
+        let unknown = [Undecodable::NotCql, Undecodable::Version].map(Undecodable::as_str);
+        let undecodable = self.standing().undecodable;
+        undecodable.is_some_and(|reason| unknown.contains(&reason))
     }
 
     /// Notes the reason why the flow shares no connection with others, though its pipeline has it do so. `None`: it does.

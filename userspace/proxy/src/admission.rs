@@ -34,8 +34,8 @@ const EXHAUSTED_FOR: Duration = Duration::from_secs(5);
 /// The pause after accept(2) failed for want of descriptors or memory: time for a flow to end.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// Lines about holders at their quota, in a second: whoever reaches one decides how often that is.
-static HOLDERS: Rarely = Rarely::new(10);
+/// Lines about holders at their quota: whoever reaches one decides how often that is.
+static HOLDERS: Rarely = Rarely::new();
 
 /// The reason why a flow is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,13 +123,16 @@ impl Admission {
     fn count(&self, holder: Holder) -> Result<(), Quota> {
         let mut quotas = self.quotas.lock().unwrap_or_else(PoisonError::into_inner);
         let changes = quotas.enter(holder)?;
-        if !changes.is_empty() && HOLDERS.take_turn().is_some() {
-            tracing::warn!(
-                uid = holder.uid,
-                cgroup_id = holder.cgroup_id,
-                "a user or a cgroup holds as many flows as its share of `max_flows` allows: further ones follow \
-                 their rule's `fail`"
-            );
+        if !changes.is_empty() {
+            HOLDERS.say(|not_said_before| {
+                tracing::warn!(
+                    uid = holder.uid,
+                    cgroup_id = holder.cgroup_id,
+                    not_said_before,
+                    "a user or a cgroup holds as many flows as its share of `max_flows` allows: further ones \
+                     follow their rule's `fail`"
+                );
+            });
         }
         // Under the lock: the hook hears of changes in their order.
         self.tell_changes(&changes);

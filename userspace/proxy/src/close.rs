@@ -39,8 +39,8 @@ pub async fn end_all(flows: &Flows, patience: Duration) {
 const DISCARD_LIMIT: Duration = Duration::from_secs(1);
 const DISCARD_BYTES: usize = 16 * CHUNK_BYTES;
 
-/// Lines about flows that ended by what a client sent, in a second.
-static GARBAGE: Rarely = Rarely::new(10);
+/// Lines about flows that say nothing that is known, or whose end a client brought about. The metric has them all.
+static BROUGHT_ABOUT: Rarely = Rarely::new();
 
 /// Counts the end of the flow and writes its one log line.
 pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: CloseReason) {
@@ -49,24 +49,15 @@ pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: CloseReason) {
         CloseReason::AnotherUser => denied::flow(flow, metrics, "another user logs in"),
         _ => {}
     }
-    let is_garbage = matches!(
-        reason,
-        CloseReason::Framing
-            | CloseReason::Decoder(_)
-            | CloseReason::ClientTls
-            | CloseReason::HandshakeTimeout
-            | CloseReason::MadeRoom
-    );
-    let reason = reason.as_str();
-    metrics.flows.closed.with_label_values(&[reason]).inc();
-    // Whoever sends garbage decides how often that is. The metric has them all.
-    let not_said_before = match is_garbage {
-        true => GARBAGE.take_turn(),
-        false => Some(0),
-    };
-    let Some(not_said_before) = not_said_before else {
-        return;
-    };
+    let label = reason.as_str();
+    metrics.flows.closed.with_label_values(&[label]).inc();
+    match reason.is_brought_about() || flow.is_unknown_protocol() {
+        true => BROUGHT_ABOUT.say(|not_said_before| report(flow, label, not_said_before)),
+        false => report(flow, label, None),
+    }
+}
+
+fn report(flow: &Flow, reason: &str, not_said_before: Option<u64>) {
     tracing::info!(
         flow = ?flow.id,
         client = %flow.client,
@@ -80,7 +71,7 @@ pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: CloseReason) {
         to_client = flow.to_client.load(Relaxed),
         duration_ms = flow.opened.elapsed().as_millis() as u64,
         reason,
-        not_said_before = (not_said_before > 0).then_some(not_said_before),
+        not_said_before,
         "flow closed"
     );
 }

@@ -5,8 +5,12 @@ use std::{io, net::SocketAddr, sync::Arc};
 use dataplane::{Application, Resumed, SockCookie};
 use flow::{Flow, Newcomer};
 use policy::Session;
+use telemetry::Rarely;
 
 use super::{admission::FlowPermit, context::ProxyContext, keeper::Kept, question::Question};
+
+/// Lines about databases that do not answer a dial: whoever connects decides how often the agent dials.
+static NOT_ANSWERED: Rarely = Rarely::new();
 
 /// A flow's entries in everything that is shared. Dropping it removes them, whatever ends the flow.
 pub(super) struct Entered {
@@ -37,15 +41,18 @@ impl Entered {
                 .backends
                 .suspect(backend, format!("dialled: {error}"));
         }
-        tracing::info!(
-            flow = ?flow.id,
-            client = %flow.client,
-            orig_dst = %flow.orig_dst,
-            backend = backend.map(tracing::field::display),
-            rule = %flow.rule(),
-            %error,
-            "the database did not answer the dial"
-        );
+        NOT_ANSWERED.say(|not_said_before| {
+            tracing::info!(
+                flow = ?flow.id,
+                client = %flow.client,
+                orig_dst = %flow.orig_dst,
+                backend = backend.map(tracing::field::display),
+                rule = %flow.rule(),
+                %error,
+                not_said_before,
+                "the database did not answer the dial"
+            );
+        });
     }
 
     pub(super) fn new(shared: &Arc<ProxyContext>, newcomer: &Newcomer, permit: FlowPermit) -> Self {

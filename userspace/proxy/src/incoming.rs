@@ -9,6 +9,7 @@ use std::{net::SocketAddr, sync::Arc};
 use dataplane::{Arrived, IncomingListener, Refusal};
 use flow::{Newcomer, Path};
 use policy::{Action, Candidate};
+use telemetry::Rarely;
 use tokio::time;
 
 use super::{
@@ -18,6 +19,11 @@ use super::{
     entered::Entered,
     workers::{Pair, Workers},
 };
+
+/// Lines about connections that are denied, or lose their client's address: whoever connects decides how often that
+/// is.
+static DENIED: Rarely = Rarely::new();
+static ADDRESS_LOST: Rarely = Rarely::new();
 
 /// Accepts connections from other hosts. Runs for ever.
 pub(super) async fn accept(
@@ -50,7 +56,9 @@ async fn begin(shared: &Arc<ProxyContext>, arrived: Arrived, workers: &Workers) 
     let candidate = Candidate::elsewhere(client.socket_addr().ip(), orig_dst.socket_addr());
     let met = shared.policy.borrow().first_match(&candidate);
     if met.action == Action::Deny {
-        tracing::info!(%client, %orig_dst, rule = %met.rule, "denied while it connected");
+        DENIED.say(|not_said_before| {
+            tracing::info!(%client, %orig_dst, rule = %met.rule, not_said_before, "denied while it connected");
+        });
         return close::reset(&arrived.stream);
     }
     let entered = Entered::new(shared, &Newcomer::elsewhere(&arrived, &met.rule), permit);
@@ -80,7 +88,15 @@ async fn begin(shared: &Arc<ProxyContext>, arrived: Arrived, workers: &Workers) 
         let reason = [why.as_str()];
         let counter = &shared.metrics.intake.client_addresses_lost;
         counter.with_label_values(&reason).inc();
-        tracing::warn!(%client, %orig_dst, why = why.as_str(), "the database does not see the client's address");
+        ADDRESS_LOST.say(|not_said_before| {
+            tracing::warn!(
+                %client,
+                %orig_dst,
+                why = why.as_str(),
+                not_said_before,
+                "the database does not see the client's address"
+            );
+        });
     }
     workers
         .carry(Pair {

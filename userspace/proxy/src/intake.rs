@@ -9,6 +9,7 @@ use dataplane::{ClientAddr, Dialled, Held, Holds, Listeners, NewNetnsListeners, 
 use flow::{FlowId, Newcomer};
 use parking_lot::{Mutex, MutexGuard};
 use policy::Fail;
+use telemetry::Rarely;
 use tokio::{
     net::TcpStream,
     sync::{mpsc, oneshot},
@@ -31,6 +32,11 @@ use crate::keeper::Adopted;
 /// The limit on the time from letting the SYN pass to the accepted connection. Both ends are this
 /// host's kernel, so this is long past any hope.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Lines about connections for which there is no backend, or not their own port: whoever connects decides how often
+/// that is.
+static NO_BACKEND: Rarely = Rarely::new();
+static PORT_TAKEN: Rarely = Rarely::new();
 
 /// Clients whose SYN was let pass and who have not been accepted yet, each with its flow. A
 /// client's address may be another client's by the time that its flow gives up.
@@ -174,7 +180,14 @@ async fn begin(shared: &Arc<ProxyContext>, held: Held, expected: &Expected, work
         return;
     }
     let Ok(backend) = backend(shared, &held) else {
-        tracing::info!(client = %held.client, orig_dst = %held.orig_dst, "no backend is up");
+        NO_BACKEND.say(|not_said_before| {
+            tracing::info!(
+                client = %held.client,
+                orig_dst = %held.orig_dst,
+                not_said_before,
+                "no backend is up"
+            );
+        });
         answer(shared, &held, Refusal::Reset);
         return;
     };
@@ -220,7 +233,14 @@ async fn meet(
 ) {
     if !dialled.kept_port {
         shared.metrics.intake.source_ports_changed.inc();
-        tracing::warn!(client = %held.client, orig_dst = %held.orig_dst, "source port was taken");
+        PORT_TAKEN.say(|not_said_before| {
+            tracing::warn!(
+                client = %held.client,
+                orig_dst = %held.orig_dst,
+                not_said_before,
+                "source port was taken"
+            );
+        });
     }
     let id = entered.flow.id;
     let arrival = expected.expect(client(&held), id);

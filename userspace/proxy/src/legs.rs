@@ -22,6 +22,7 @@ use std::{
 
 use flow::{CloseReason, Flow};
 use rustls::{ClientConnection, ServerConnection, pki_types::ServerName};
+use telemetry::Rarely;
 use tls::{Failure, RuleTls, Side, Towards};
 use tokio::{
     net::TcpStream,
@@ -46,6 +47,10 @@ const HEADER_BYTES: usize = 9;
 
 /// The reason, shown by `flows --why`, why a flow whose TLS ends here stays in the agent.
 const KEYS: &str = "TLS ends in the agent, which has its keys";
+
+/// Lines about TLS that fails, by the side on which it does: whoever connects decides how often that is.
+static CLIENTS_TLS: Rarely = Rarely::new();
+static DATABASES_TLS: Rarely = Rarely::new();
 
 /// The TLS state of a flow's two connections. None: neither is encrypted or decrypted here.
 #[derive(Default)]
@@ -361,14 +366,17 @@ impl Ends {
             }
             News::Failed(failure, error) => {
                 let advice = failure.advice(side);
-                tracing::info!(
-                    flow = ?self.flow.id,
-                    side = side.as_str(),
-                    orig_dst = %self.flow.orig_dst,
-                    error,
-                    advice,
-                    "TLS has failed"
-                );
+                lines(side).say(|not_said_before| {
+                    tracing::info!(
+                        flow = ?self.flow.id,
+                        side = side.as_str(),
+                        orig_dst = %self.flow.orig_dst,
+                        error,
+                        advice,
+                        not_said_before,
+                        "TLS has failed"
+                    );
+                });
             }
         }
     }
@@ -377,7 +385,7 @@ impl Ends {
         self.shared.metrics.tls.handshakes.failed(side, failure);
         let (flow, rule) = (self.flow.id, self.flow.rule());
         let (reason, advice) = (failure.as_str(), failure.advice(side));
-        match side {
+        lines(side).say(|not_said_before| match side {
             // Anybody can cause this, so it is no warning.
             Side::Client => tracing::info!(
                 ?flow,
@@ -386,6 +394,7 @@ impl Ends {
                 reason,
                 error,
                 advice,
+                not_said_before,
                 "no TLS handshake with a client"
             ),
             Side::Database => tracing::warn!(
@@ -396,9 +405,17 @@ impl Ends {
                 reason,
                 error,
                 advice,
+                not_said_before,
                 "no TLS handshake with a database"
             ),
-        }
+        });
+    }
+}
+
+fn lines(side: Side) -> &'static Rarely {
+    match side {
+        Side::Client => &CLIENTS_TLS,
+        Side::Database => &DATABASES_TLS,
     }
 }
 

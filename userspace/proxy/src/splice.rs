@@ -22,7 +22,7 @@ use dataplane::{
 };
 use flow::{CloseReason, Flow, Path};
 use socket2::SockRef;
-use telemetry::{Metrics, SPLICE_OFF};
+use telemetry::{Metrics, Rarely, SPLICE_OFF};
 use tokio::{
     net::TcpStream,
     time::{self, Instant, Sleep},
@@ -53,6 +53,9 @@ const HANDOVER_ROUNDS: usize = 4;
 /// The explanation for a flow whose sockets have left the sockmaps.
 const READER_STALLED: &str = "an application did not read on while bytes waited in TCP, of which FIONREAD does \
                               not tell it in a sockmap: its flow has left for good";
+
+/// Lines about flows that the kernel refuses to carry: whoever connects decides how many flows there are.
+static NOT_SPLICED: Rarely = Rarely::new();
 
 /// The source of the splice for a flow.
 pub(super) enum SpliceSource {
@@ -342,7 +345,9 @@ impl KernelCarry {
             }
             Err(refusal) => {
                 count_refusal(&self.counters, &refusal);
-                tracing::info!(flow = ?self.flow.id, %refusal, "not spliced");
+                NOT_SPLICED.say(|not_said_before| {
+                    tracing::info!(flow = ?self.flow.id, %refusal, not_said_before, "not spliced");
+                });
                 self.flow.set_relayed(format!("refused: {refusal}"));
                 self.source = SpliceSource::Closed;
             }

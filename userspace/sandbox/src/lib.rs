@@ -13,7 +13,7 @@ pub mod program;
 pub mod skip;
 mod wire;
 
-use std::thread;
+use std::{env, thread};
 
 use anyhow::Context;
 
@@ -21,6 +21,21 @@ pub use agent::{Agent, Metric};
 pub use cgroup::Cgroup;
 pub use netns::Netns;
 pub use wire::{Carried, Faults, Wire, stay_on_one_processor};
+
+/// Returns where tests' random numbers start: 0, but for a soak's rounds (`UNDERPASS_SEED`).
+///
+/// # Panics
+/// The variable is no number.
+#[expect(
+    clippy::panic,
+    reason = "a run with another seed than the one that was meant has failed"
+)]
+pub fn seed() -> u64 {
+    env::var("UNDERPASS_SEED").map_or(0, |seed| match seed.parse() {
+        Ok(seed) => seed,
+        Err(_) => panic!("UNDERPASS_SEED={seed} is no number"),
+    })
+}
 
 /// A namespace with its loopback up, and a cgroup for the clients in it.
 #[derive(Debug)]

@@ -5,22 +5,19 @@
 
 use std::{
     collections::VecDeque,
-    time::{Duration, Instant, SystemTime},
+    time::{Instant, SystemTime},
 };
 
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Registry};
 
-use crate::counters;
+use crate::{
+    counters,
+    rarely::{MAX_SAID, PERIOD},
+};
 
 /// The denials that are kept.
 pub const MAX_KEPT: usize = 256;
-
-/// The denials that are kept and said in a period; further ones are only counted.
-const MAX_SAID: u32 = 10;
-
-/// The length of a period.
-const PERIOD: Duration = Duration::from_secs(1);
 
 /// A refusal, and who was refused.
 #[derive(Clone, Debug)]

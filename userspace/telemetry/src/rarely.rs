@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 /// The length of a period.
-const PERIOD: Duration = Duration::from_secs(1);
+pub(crate) const PERIOD: Duration = Duration::from_secs(1);
+
+/// Lines of one kind in a period: as many as somebody can read.
+pub(crate) const MAX_SAID: u32 = 10;
 
 /// A limit on lines of one kind. Further ones of a period are counted, and the next line says how many there were.
 #[derive(Debug)]
 pub struct Rarely {
-    most: u32,
     state: Mutex<State>,
 }
 
@@ -22,10 +24,13 @@ struct State {
 }
 
 impl Rarely {
-    /// Allows this many lines a second.
-    pub const fn new(most: u32) -> Self {
+    /// Makes a limit for one kind of lines.
+    #[expect(
+        clippy::new_without_default,
+        reason = "a limit is a static, which needs a const"
+    )]
+    pub const fn new() -> Self {
         Self {
-            most,
             state: Mutex::new(State {
                 period: None,
                 said: 0,
@@ -34,9 +39,11 @@ impl Rarely {
         }
     }
 
-    /// Whether one more line may be written now. Returns how many were not, since the last.
-    pub fn take_turn(&self) -> Option<u64> {
-        self.take_turn_at(Instant::now())
+    /// Calls `say` if one more line may be written now, with how many were not, since the last; None: all were.
+    pub fn say(&self, say: impl FnOnce(Option<u64>)) {
+        if let Some(unsaid) = self.take_turn_at(Instant::now()) {
+            say((unsaid > 0).then_some(unsaid));
+        }
     }
 
     fn take_turn_at(&self, now: Instant) -> Option<u64> {
@@ -48,7 +55,7 @@ impl Rarely {
             state.period = Some(now);
             state.said = 0;
         }
-        if state.said >= self.most {
+        if state.said >= MAX_SAID {
             state.unsaid += 1;
             return None;
         }
@@ -63,10 +70,10 @@ mod tests {
 
     #[test]
     fn so_many_in_a_period_and_the_next_one_says_how_many_were_not() {
-        let rarely = Rarely::new(10);
+        let rarely = Rarely::new();
         let begun = Instant::now();
         let turns = (0..1_000).filter_map(|_| rarely.take_turn_at(begun));
-        assert_eq!(turns.count(), 10);
+        assert_eq!(turns.count() as u32, MAX_SAID);
         assert_eq!(rarely.take_turn_at(begun + PERIOD), Some(990));
         assert_eq!(rarely.take_turn_at(begun + PERIOD), Some(0));
     }

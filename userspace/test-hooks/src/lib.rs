@@ -46,6 +46,8 @@ pub struct TestHooks {
     /// `keeper_log`: file for the keeper's log, where the agent's standard error cannot be passed
     /// on.
     pub keeper_log: Option<PathBuf>,
+    /// `keeper_late_ms`: time in milliseconds that a keeper takes to begin.
+    pub keeper_late: Option<Duration>,
     /// `any_journal`: journals may be pipes and devices, which stand for disks that are slow or full.
     pub any_journal: bool,
     /// `strict_calls`: a system call that the filter does not list kills the agent instead of failing, so that no test
@@ -76,6 +78,7 @@ static NONE: TestHooks = TestHooks {
     version: None,
     recall_every: None,
     keeper_log: None,
+    keeper_late: None,
     any_journal: false,
     strict_calls: false,
 };
@@ -131,6 +134,7 @@ impl TestHooks {
             "version" => self.version = Some(value.to_owned()),
             "recall_ms" => self.recall_every = Some(Duration::from_millis(value.parse().ok()?)),
             "keeper_log" => self.keeper_log = Some(value.into()),
+            "keeper_late_ms" => self.keeper_late = Some(Duration::from_millis(value.parse().ok()?)),
             "any_journal" => self.any_journal = value.parse().ok()?,
             "strict_calls" => self.strict_calls = value.parse().ok()?,
             _ => return None,
@@ -159,7 +163,8 @@ mod tests {
     #[test]
     fn each_hook_has_a_key() {
         let text = "entries=1,connects=2,ring_bytes=3,upper_layer_port=4,host_pages=0,\
-                    without=splice_sender+shortcut,version=other,recall_ms=10,keeper_log=/tmp/log,any_journal=true,strict_calls=true";
+                    without=splice_sender+shortcut,version=other,recall_ms=10,keeper_log=/tmp/log,\
+                    keeper_late_ms=20,any_journal=true,strict_calls=true";
         let hooks = TestHooks::parse(text);
         assert_eq!(
             hooks,
@@ -173,6 +178,7 @@ mod tests {
                 version: Some("other".into()),
                 recall_every: Some(Duration::from_millis(10)),
                 keeper_log: Some("/tmp/log".into()),
+                keeper_late: Some(Duration::from_millis(20)),
                 any_journal: true,
                 strict_calls: true,
             })

@@ -325,7 +325,12 @@ async fn told_to_stop(
     ready.store(false, Relaxed);
     stop(attached)?;
     shared.tap.finish();
-    proxy::end_all(&shared.flows, LAST_WORDS).await;
+    let settled = async {
+        if let Some(keeper) = shared.keeper.get() {
+            keeper.settle().await;
+        }
+    };
+    tokio::join!(proxy::end_all(&shared.flows, LAST_WORDS), settled);
     Ok(signal)
 }
 

@@ -12,6 +12,7 @@
 mod audit_rate;
 #[path = "../common/mod.rs"]
 mod common;
+mod doctor;
 mod edge;
 mod gateway_flood;
 mod observe_truth;

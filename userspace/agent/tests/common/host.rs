@@ -138,7 +138,10 @@ pub struct Host<'s> {
 impl Host<'_> {
     /// A client's connection to the test's database, before a byte has passed.
     pub fn pair(&self) -> Pair {
-        let taken = || self.agent.log().matches("source port was taken").count();
+        let taken = || {
+            let counted = "underpass_source_ports_changed_total";
+            self.agent.metric(counted).unwrap()
+        };
         let before = taken();
         let client = self.sandbox.client(|| self.dial()).unwrap();
         let own = client.local_addr().unwrap();

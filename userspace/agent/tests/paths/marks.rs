@@ -144,6 +144,43 @@ fn a_selector_changes_flows_that_run_and_connections_that_come() {
 }
 
 #[test]
+fn a_mark_says_beforehand_that_its_end_takes_nothing_back() {
+    host(|host| {
+        host.policy(ENRICH);
+        let operator = Operator::of(host);
+        let mut c = host.connect();
+        begin(&mut c);
+        let (said, complained, code) = operator.run(&["mark", "all", "bypass", "--for", "1s"]);
+        assert_eq!(code, Some(0), "{complained}");
+        let line = said.lines().last().unwrap();
+        assert_eq!(
+            line,
+            "1 changed; new connections meet it before the file's rules; flows that it changes stay so when it ends"
+        );
+        eventually("it has ended", || {
+            operator.marks().as_array().unwrap().is_empty()
+        });
+        assert_eq!(next_path(host).as_deref(), Some("enrich by r"));
+        let flow = host.flow(&c);
+        assert_eq!(
+            (&flow["rule"], &flow["path"]),
+            (&json!("mark-1"), &json!("relay"))
+        );
+        exchange(&mut c);
+
+        let (said, complained, code) = operator.run(&["mark", "all", "enrich"]);
+        assert_eq!(code, Some(0), "{complained}");
+        assert!(said.starts_with("mark 2: "), "{said}");
+        let (said, _, _) = operator.run(&["unmark", "2"]);
+        assert_eq!(
+            said,
+            "mark 2 (enrich for all) removed; flows that it changed stay as they are\n"
+        );
+        c.ends();
+    });
+}
+
+#[test]
 fn a_flow_is_marked_by_its_number_and_no_other() {
     host(|host| {
         host.policy(ENRICH);

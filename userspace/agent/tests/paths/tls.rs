@@ -4,6 +4,7 @@ mod ends;
 
 mod clients;
 mod databases;
+mod lines;
 mod node;
 mod peers;
 mod policy;

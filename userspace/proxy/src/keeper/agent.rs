@@ -41,6 +41,12 @@ pub const WAITING: usize = 128;
 /// The time limit from starting a keeper to its first message.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
+/// The time limit, when the agent ends, for the keeper to get what it is to have: many times what a process takes to
+/// begin, and less than service managers wait.
+const SETTLE_LIMIT: Duration = Duration::from_secs(5);
+/// The interval at which that is looked at.
+const SETTLE_LOOK: Duration = Duration::from_millis(2);
+
 const BUSY_LOOKS: u32 = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -239,6 +245,24 @@ impl Keeper {
         self.0.left.store(true, SeqCst);
         for engine in self.0.engines().values() {
             engine.splices.leave();
+        }
+    }
+
+    /// Waits until the keeper has every flow that was given to it: it may not have begun yet. To be called after
+    /// [`Self::leave`], before this process ends. Flows that it does not get in time end with this agent.
+    pub async fn settle(&self) {
+        let inner = &self.0;
+        let got_all = async {
+            while inner.waiting.load(SeqCst) > 0 && !inner.gone.load(SeqCst) {
+                time::sleep(SETTLE_LOOK).await;
+            }
+        };
+        if time::timeout(SETTLE_LIMIT, got_all).await.is_err() {
+            let flows = inner.waiting.load(SeqCst);
+            tracing::warn!(
+                flows,
+                "the keeper does not take flows in time: they end with this agent"
+            );
         }
     }
 }

@@ -109,6 +109,9 @@ pub fn run(control: &Path) -> anyhow::Result<ExitCode> {
     let _ = nix::unistd::setsid();
     // The name in `ps`; on a kernel without this file `ps` still has the command line.
     let _ = fs::write("/proc/self/comm", "underpass-keep");
+    if let Some(late) = test_hooks::get().keeper_late {
+        std::thread::sleep(late);
+    }
     let agent = io::stdin().as_fd().try_clone_to_owned()?;
     nix::unistd::dup2_stdin(File::open("/dev/null")?)?;
     let path = find::path_of(control, std::process::id());

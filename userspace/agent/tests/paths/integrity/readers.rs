@@ -42,6 +42,9 @@ const WAITING: [&str; 3] = ["poll", "epoll-level", "epoll-edge"];
 /// Answers in one go and piece by piece, and readers that are behind.
 const SHAPES: [&str; 4] = ["bulk-down", "duplex", "pipelined", "slow-reader"];
 
+/// Seeds of a soak's round: more than there are ways of reading.
+const PLANS: u64 = 100;
+
 fn mib() -> u64 {
     let told = env::var("UNDERPASS_READERS_MIB");
     told.map_or(MIB, |mib| mib.parse().unwrap())
@@ -87,14 +90,14 @@ fn whoever_reads_in_whatever_way_gets_every_byte_on_every_path() {
             _ => vec!["fionread".to_owned()],
         };
         let readings = Reading::ALL.iter().filter(|r| has(path, **r));
-        for (seed, reading) in (1..).zip(readings) {
+        for (nth, reading) in (1..).zip(readings) {
             let names = [&WAITING[..], &SHAPES, &[reading.name()]].concat();
             let plan = Plan {
                 choices: Choices::named(&names).unwrap(),
                 bytes: mib() << 20,
                 connection_max: ANSWER.min(mib() << 20),
                 connections: (1, 4),
-                seed,
+                seed: sandbox::seed() * PLANS + nth,
                 hang_limit: LOADED,
                 ..Plan::new(server.addr())
             };

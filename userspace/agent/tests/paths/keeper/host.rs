@@ -41,10 +41,16 @@ impl Host {
     }
 
     pub fn agent_as(&self, binary: &Path, engine: &str) -> Agent<'_> {
+        let agent = self.agent_that_has_no_keeper_yet(binary, engine);
+        agent.wait_for_log("keeper").unwrap();
+        agent
+    }
+
+    pub fn agent_that_has_no_keeper_yet(&self, binary: &Path, engine: &str) -> Agent<'_> {
         let settings = format!("splice = \"{engine}\"");
         let (netns, cgroup) = (Some(&self.sandbox.netns), &self.sandbox.cgroup);
         let agent = Agent::start(binary, netns, cgroup, &settings, &self.policy()).unwrap();
-        works(&agent);
+        splices(&agent);
         agent
     }
 
@@ -70,9 +76,13 @@ impl Host {
 }
 
 pub fn works(agent: &Agent<'_>) {
+    splices(agent);
+    agent.wait_for_log("keeper").unwrap();
+}
+
+fn splices(agent: &Agent<'_>) {
     // Flows are relayed until the last engine was tried out; then it begins.
     agent.wait_for_log("path works path=\"splice_").unwrap();
-    agent.wait_for_log("keeper").unwrap();
 }
 
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {

@@ -112,6 +112,14 @@ fn a_reader_that_asks_first_gets_everything_by_either_engine() {
                 });
                 assert!(read == sent, "{engine} {is_client} {answer}: other bytes");
             }
+            // The database's socket is in by one of the engines only.
+            if is_client {
+                eventually("`flows --why` says so", || {
+                    let flows = agent.json("/flows").unwrap();
+                    let why = flows[0]["why"].as_str().unwrap();
+                    why.contains("of which FIONREAD does not tell it in a sockmap: its flow has left for good")
+                });
+            }
         }
         let stalled = "underpass_safer_path_total{cause=\"reader_stalled\"}";
         assert!(agent.metric(stalled).unwrap() > 0.0, "{engine}");
