@@ -55,6 +55,7 @@ const SOAKS: &[Soak] = &[
         program: "enrichment",
         tests: &["reporters::adopted::thousands_of_running_connections_are_read_within_seconds"],
         load: ("UNDERPASS_RUNNING", "10000"),
+        round: None,
     },
     Soak {
         package: "underpass-dataplane",
