@@ -86,7 +86,7 @@ impl Asking {
         self.responses = Vec::new();
     }
 
-    /// What is known, if that is more than when it was last asked.
+    /// The session as it is known, if that is more than when it was last asked.
     pub(crate) fn news(&mut self) -> Option<AskedSession<'_>> {
         let missed = self.has_missed.then_some(MISSED);
         std::mem::take(&mut self.has_news).then(|| AskedSession {

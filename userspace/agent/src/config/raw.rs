@@ -193,7 +193,7 @@ pub(super) struct RawRule {
     #[schemars(with = "String", regex(pattern = "^[A-Za-z0-9._-]{1,63}$"))]
     pub name: Spanned<String>,
     /// Treatment of connections that the rule holds for. `bypass`: nothing; `observe`: the kernel measures them;
-    /// `enrich`: they pass the agent; `deny`: they are refused.
+    /// `enrich`: what passes is read; `deny`: they are refused.
     #[schemars(with = "String", extend("enum" = Action::ALL.map(Action::as_str)))]
     pub action: Spanned<String>,
     /// Treatment of connections while the agent is away. `open`: they go straight to the database; `closed`: they are
