@@ -86,6 +86,16 @@ const SOAKS: &[Soak] = &[
         load: ("UNDERPASS_STATEMENTS", "20000"),
         round: Some("2000"),
     },
+    Soak {
+        package: "underpass",
+        program: "drivers",
+        tests: &[
+            "differential::answers_through_each_step_are_those_without_it",
+            "differential::odd::what_comes_at_an_odd_time_is_answered_as_without_the_agent",
+        ],
+        load: ("UNDERPASS_STATEMENTS_ALONE", "20000"),
+        round: Some("400"),
+    },
 ];
 
 /// The command. The first test that fails ends it. Cassandra is stopped at the end if it was not running before.

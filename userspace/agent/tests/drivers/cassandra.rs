@@ -26,7 +26,7 @@ pub const PIPELINE: &str = "pipeline = [
   { transform = \"stats\" },
   { transform = \"slowlog\", over = \"20ms\" },
   { transform = \"count\" },
-  { transform = \"audit\", file = \"$FOLDER/audit\", statement = true, full = \"hold\" },
+  { transform = \"audit\", file = \"$FOLDER/audit\", statement = true },
   { transform = \"debug\", file = \"$FOLDER/debug\", values = true, per_second = 100000 },
   { transform = \"trace\", endpoint = \"http://127.0.0.1:1\", sample = 1 },
 ]";

@@ -2,13 +2,13 @@
 //! are the same, byte for byte, and so are the rows that the writes have left.
 //!
 //! Each way has a keyspace of its own, with a name of the same length, so that both begin with the same rows and stay
-//! alike. Without `UNDERPASS_STATEMENTS` a few statements go through all steps at once; it says how many go through
-//! these, and then through each step alone.
+//! alike. `UNDERPASS_STATEMENTS` says how many statements go through all steps at once, and `UNDERPASS_STATEMENTS_ALONE`
+//! how many through each step alone: a few, and none.
 
 mod odd;
 mod peer;
 
-use std::{fmt::Write, time::Instant};
+use std::{fmt::Write, thread, time::Instant};
 
 use cql_edit::Incoming;
 use grammar::{Statement, TABLES, schema, statement};
@@ -17,8 +17,30 @@ use sandbox::{Cgroup, run_in};
 
 use super::cassandra::Cassandra;
 
-/// The keyspaces: of those who ask directly, and of those who are seen.
-const KEYSPACES: [&str; 2] = ["gena", "genb"];
+/// The conversations that are held at the same time, each in keyspaces of its own: of who asks directly, and of who is
+/// seen.
+const CONVERSATIONS: [Conversation; 4] = [
+    Conversation {
+        version: 4,
+        prepares: false,
+        keyspaces: ["gena", "genb"],
+    },
+    Conversation {
+        version: 4,
+        prepares: true,
+        keyspaces: ["genc", "gend"],
+    },
+    Conversation {
+        version: 5,
+        prepares: false,
+        keyspaces: ["gene", "genf"],
+    },
+    Conversation {
+        version: 5,
+        prepares: true,
+        keyspaces: ["geng", "genh"],
+    },
+];
 
 /// Statements that go through all steps at once.
 const FEW: u64 = 400;
@@ -27,7 +49,7 @@ const FEW: u64 = 400;
 const STEPS: [&str; 17] = [
     "{ transform = \"throttle\", rate = 1000000 }",
     "{ transform = \"guard\", refuse = [\"unknown\", \"roles\", \"ddl\"], max_in = 100000, max_batch = 1000 }",
-    "{ transform = \"guard\", tables = [\"genb.*\", \"system*\"] }",
+    "{ transform = \"guard\", tables = [\"gen*\", \"system*\"] }",
     "{ transform = \"consistency\", at_least = \"ONE\" }",
     "{ transform = \"paging\", at_most = 5000 }",
     "{ transform = \"rewrite\", max_ttl = \"7300d\", timestamps = { max_ahead = \"1s\" } }",
@@ -44,7 +66,7 @@ const STEPS: [&str; 17] = [
     "{ transform = \"fold\" }",
 ];
 
-/// Steps that cannot stand beside all others, or that only a whole run takes.
+/// Steps that cannot stand beside all others.
 const ALONE: [&str; 6] = [
     "{ transform = \"rewrite\", keyspaces = { nowhere = \"elsewhere\" }, tables = { \"genb.nothing\" = \"genb.anything\" } }",
     "{ transform = \"rewrite\", addresses = \"dialled\" }",
@@ -57,19 +79,34 @@ const ALONE: [&str; 6] = [
 /// Seeds of a soak's round, sixteen for each pipeline: more than there are steps.
 const PIPELINES: u64 = 1_000;
 
-/// The number of statements for each step alone.
-fn many() -> Option<u64> {
-    std::env::var("UNDERPASS_STATEMENTS").ok()?.parse().ok()
+/// A number of statements, if it is set.
+fn set(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
 }
+
+/// The number of statements for each step alone.
+fn alone() -> Option<u64> {
+    set("UNDERPASS_STATEMENTS_ALONE")
+}
+
+/// Statements after which tables are made anew: Cassandra has room for as many that are prepared, and forgets them with
+/// their tables.
+const MOST_PREPARED: u64 = 10_000;
 
 /// Bytes of differences after which no more are looked for.
 const MOST_TOLD: usize = 20_000;
 
 /// How a conversation goes.
 #[derive(Clone, Copy, Debug)]
-struct Kind {
+struct Conversation {
     version: u8,
     prepares: bool,
+    keyspaces: [&'static str; 2],
+}
+
+/// The statements of a conversation.
+#[derive(Clone, Copy, Debug)]
+struct Statements {
     seed: u64,
     count: u64,
 }
@@ -77,75 +114,109 @@ struct Kind {
 #[test]
 fn answers_are_those_without_the_agent() {
     let test = "differential::answers_are_those_without_the_agent";
+    let count = set("UNDERPASS_STATEMENTS").unwrap_or(FEW);
+    compared(test, &[STEPS.join(",\n")], count);
+}
+
+/// Only where the time for it is given.
+#[test]
+fn answers_through_each_step_are_those_without_it() {
+    let test = "differential::answers_through_each_step_are_those_without_it";
+    let steps = STEPS.iter().chain(&ALONE).map(ToString::to_string);
+    if let Some(count) = alone() {
+        compared(test, &steps.collect::<Vec<_>>(), count);
+    }
+}
+
+/// Holds all conversations through each pipeline.
+fn compared(test: &str, pipelines: &[String], count: u64) {
     let Some(cassandra) = Cassandra::provided(test) else {
         return;
     };
     let mut owner = Peer::begin(&cassandra, 4);
-    let mut pipelines = vec![STEPS.join(",\n")];
-    if many().is_some() {
-        pipelines.extend(STEPS.iter().chain(&ALONE).map(ToString::to_string));
-    }
-    let (mut differences, mut statements) = (String::new(), 0);
-    let begun = Instant::now();
-    for (nth, steps) in (0..).zip(&pipelines) {
-        // Cassandra has room for as many prepared statements as there are now, and forgets them with their tables.
-        for keyspace in KEYSPACES {
-            owner.done(&format!("DROP KEYSPACE IF EXISTS {keyspace}"));
-            for create in schema(keyspace) {
-                owner.done(&create);
-            }
+    let (mut differences, begun) = (String::new(), Instant::now());
+    let mut since_made = u64::MAX;
+    for (nth, steps) in (0..).zip(pipelines) {
+        if since_made >= MOST_PREPARED {
+            make(&mut owner);
+            since_made = 0;
         }
+        since_made += count;
         let cgroup = Cgroup::new().unwrap();
         let more = format!("pipeline = [\n{steps},\n]");
         let agent = cassandra.agent_with(&cgroup, "enrich", "closed", &more);
-        let count = many().unwrap_or(FEW) / 4;
-        for (version, prepares) in [(4, false), (4, true), (5, false), (5, true)] {
-            let seed = (sandbox::seed() * PIPELINES + nth) * 16
-                + u64::from(version) * 2
-                + u64::from(prepares);
-            let kind = Kind {
-                version,
-                prepares,
-                seed,
-                count,
-            };
-            differences += &compare(&cassandra, &cgroup, kind, steps);
-            statements += kind.count;
-        }
+        let count = count / CONVERSATIONS.len() as u64;
+        let (cassandra, cgroup) = (&cassandra, &cgroup);
+        let held = thread::scope(|scope| {
+            let seeds = (sandbox::seed() * PIPELINES + nth) * 16..;
+            let held = seeds.zip(CONVERSATIONS).map(|(seed, conversation)| {
+                let statements = Statements { seed, count };
+                scope.spawn(move || compare(cassandra, cgroup, conversation, statements))
+            });
+            let held: Vec<_> = held.collect();
+            let told = held.into_iter().map(|one| one.join().unwrap());
+            told.collect::<String>()
+        });
         drop(agent);
-        differences += &left(&mut owner, steps);
+        let left = CONVERSATIONS.map(|conversation| left(&mut owner, conversation));
+        println!("{count} statements in each of four conversations: {steps}");
+        for told in [&held, &left.concat()] {
+            if !told.is_empty() {
+                let _ = writeln!(differences, "{steps}\n{told}");
+            }
+        }
+    }
+    for keyspace in CONVERSATIONS.iter().flat_map(|one| one.keyspaces) {
+        owner.done(&format!("DROP KEYSPACE {keyspace}"));
     }
     println!(
-        "{statements} statements, through {} pipelines: {} s",
+        "{} pipelines in {} s",
         pipelines.len(),
         begun.elapsed().as_secs()
     );
-    for keyspace in KEYSPACES {
-        owner.done(&format!("DROP KEYSPACE {keyspace}"));
-    }
     assert!(differences.is_empty(), "{differences}");
 }
 
+/// Makes the tables anew.
+fn make(owner: &mut Peer) {
+    for keyspace in CONVERSATIONS.iter().flat_map(|one| one.keyspaces) {
+        owner.done(&format!("DROP KEYSPACE IF EXISTS {keyspace}"));
+        for create in schema(keyspace) {
+            owner.done(&create);
+        }
+    }
+}
+
 /// Asks both ways. Returns what differs, for people.
-fn compare(cassandra: &Cassandra, cgroup: &Cgroup, kind: Kind, steps: &str) -> String {
-    let seen = run_in(None, Some(cgroup), || Peer::begin(cassandra, kind.version));
-    let mut peers = [Peer::begin(cassandra, kind.version), seen.unwrap()];
-    for (peer, keyspace) in peers.iter_mut().zip(KEYSPACES) {
+fn compare(
+    cassandra: &Cassandra,
+    cgroup: &Cgroup,
+    conversation: Conversation,
+    statements: Statements,
+) -> String {
+    let Conversation {
+        version,
+        prepares,
+        keyspaces,
+    } = conversation;
+    let seen = run_in(None, Some(cgroup), || Peer::begin(cassandra, version));
+    let mut peers = [Peer::begin(cassandra, version), seen.unwrap()];
+    for (peer, keyspace) in peers.iter_mut().zip(keyspaces) {
         peer.done(&format!("USE {keyspace}"));
     }
     let (mut differences, mut asked, mut accepted) = (String::new(), 0, 0);
-    for n in 0..kind.count {
+    for n in 0..statements.count {
         let [direct, through] = [0, 1].map(|way| {
-            let made = statement(kind.seed, n, KEYSPACES[way]);
-            let answers = peers[way].asks(&made, n, kind.prepares);
+            let made = statement(statements.seed, n, keyspaces[way]);
+            let answers = peers[way].asks(&made, n, prepares);
             (made, answers)
         });
         accepted += u64::from(direct.1.last().is_some_and(|last| last.opcode == RESULT));
         asked += 1;
-        if let Some(why) = differ(&direct, &through) {
+        if let Some(why) = differ(keyspaces, &direct, &through) {
             let _ = writeln!(
                 differences,
-                "{steps}\n{kind:?} statement {n}: {:?}\n{why}",
+                "{conversation:?} {statements:?} {n}: {:?}\n{why}",
                 through.0.text
             );
         }
@@ -156,16 +227,16 @@ fn compare(cassandra: &Cassandra, cgroup: &Cgroup, kind: Kind, steps: &str) -> S
     // Otherwise it would be errors that are compared.
     assert!(
         accepted * 10 > asked * 6,
-        "{accepted} of {asked} are legal ({steps}, {kind:?}); {differences}"
+        "{accepted} of {asked} are legal ({conversation:?}, {statements:?}); {differences}"
     );
     differences
 }
 
 /// The rows that both ways have left in the tables, read directly. Returns how they differ, for people.
-fn left(owner: &mut Peer, steps: &str) -> String {
+fn left(owner: &mut Peer, conversation: Conversation) -> String {
     let (mut differences, mut rows) = (String::new(), 0);
     for table in TABLES {
-        let [direct, through] = KEYSPACES.map(|keyspace| {
+        let [direct, through] = conversation.keyspaces.map(|keyspace| {
             let all = format!("SELECT JSON * FROM {keyspace}.\"{}\"", table.name);
             let answer = owner.done(&all);
             rows += answer.json_rows().unwrap();
@@ -174,22 +245,26 @@ fn left(owner: &mut Peer, steps: &str) -> String {
         if direct.0 != through.0 {
             let _ = writeln!(
                 differences,
-                "{steps}\nthe rows of {}\ndirectly: {:?}\nthrough:  {:?}\n",
+                "{conversation:?}: the rows of {}\ndirectly: {:?}\nthrough:  {:?}\n",
                 table.name, direct.1, through.1
             );
         }
     }
     // Otherwise it would be empty tables that are compared.
-    assert!(rows > 0, "nothing was written ({steps})");
+    assert!(rows > 0, "nothing was written ({conversation:?})");
     differences
 }
 
 /// How the answers differ.
-fn differ(direct: &(Statement, Vec<Answer>), through: &(Statement, Vec<Answer>)) -> Option<String> {
+fn differ(
+    keyspaces: [&str; 2],
+    direct: &(Statement, Vec<Answer>),
+    through: &(Statement, Vec<Answer>),
+) -> Option<String> {
     let is_same = |(one, other): (&Answer, &Answer)| {
         one.opcode == other.opcode
             && (!direct.0.is_certain && one.opcode != ERROR
-                || one.meaning(KEYSPACES[0]) == other.meaning(KEYSPACES[1]))
+                || one.meaning(keyspaces[0]) == other.meaning(keyspaces[1]))
     };
     let (one, other) = (&direct.1, &through.1);
     let same = one.len() == other.len() && one.iter().zip(other).all(is_same);

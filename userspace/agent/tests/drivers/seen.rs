@@ -129,6 +129,16 @@ pub fn all_reported(agent: &Agent<'_>, pipeline: &str) {
     ] {
         assert!(told(name, label) > 0.0, "{name} of {label}");
     }
+    // What is for auditors is complete without a setting.
+    let audits = metrics.iter().filter(|(sample, _)| {
+        sample.starts_with("underpass_journal_records_total") && sample.contains("\"audit\"")
+    });
+    for (sample, records) in audits {
+        assert!(
+            sample.contains("\"written\"") || *records == 0.0,
+            "{sample} {records}"
+        );
+    }
 }
 
 /// Requests that transforms have seen, by outcome.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::peer::{AUTH_RESPONSE, AUTHENTICATE, Peer, QUERY, STARTUP, startup, token};
-use super::{ALONE, STEPS, many};
+use super::{ALONE, STEPS, alone};
 use crate::cassandra::Cassandra;
 use sandbox::{Cgroup, run_in};
 
@@ -257,7 +257,7 @@ fn what_comes_at_an_odd_time_is_answered_as_without_the_agent() {
         Rule::new(&all, None),
         Rule::new(&all, Some(&cassandra.user)),
     ];
-    if many().is_some() {
+    if alone().is_some() {
         let alone = STEPS.iter().chain(&ALONE);
         rules.extend(alone.map(|step| Rule::new(step, None)));
     }
