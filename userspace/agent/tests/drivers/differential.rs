@@ -15,7 +15,7 @@ use grammar::{Statement, TABLES, schema, statement};
 use peer::{Answer, ERROR, Peer, RESULT};
 use sandbox::{Cgroup, run_in};
 
-use super::cassandra::Cassandra;
+use super::{cassandra::Cassandra, protect::Keys};
 
 /// The conversations that are held at the same time, each in keyspaces of its own: of who asks directly, and of who is
 /// seen.
@@ -66,13 +66,13 @@ const STEPS: [&str; 17] = [
     "{ transform = \"fold\" }",
 ];
 
-/// Steps that cannot stand beside all others.
+/// Steps that cannot stand beside all others. `KEYS` is a file of keys.
 const ALONE: [&str; 6] = [
     "{ transform = \"rewrite\", keyspaces = { nowhere = \"elsewhere\" }, tables = { \"genb.nothing\" = \"genb.anything\" } }",
     "{ transform = \"rewrite\", addresses = \"dialled\" }",
     "{ transform = \"tag\", service = \"suite\", comment = true }",
     "{ transform = \"mirror\", to = \"127.0.0.1:1\", what = [\"reads\", \"writes\"] }",
-    "{ transform = \"protect\", columns = { \"genb.nothing\" = [\"v\", \"d\"] }, keys = \"$FOLDER/keys\" }",
+    "{ transform = \"protect\", columns = { \"genb.nothing\" = [\"v\", \"d\"] }, keys = \"KEYS\" }",
     "{ transform = \"coalesce\", tables = { \"genb.nothing\" = { partition_key = [\"k\"], clustering = [\"c\"], columns = [\"v\"] } } }",
 ];
 
@@ -136,6 +136,7 @@ fn compared(test: &str, pipelines: &[String], count: u64) {
     let mut owner = Peer::begin(&cassandra, 4);
     let (mut differences, begun) = (String::new(), Instant::now());
     let mut since_made = u64::MAX;
+    let keys = Keys::new();
     for (nth, steps) in (0..).zip(pipelines) {
         if since_made >= MOST_PREPARED {
             make(&mut owner);
@@ -143,7 +144,8 @@ fn compared(test: &str, pipelines: &[String], count: u64) {
         }
         since_made += count;
         let cgroup = Cgroup::new().unwrap();
-        let more = format!("pipeline = [\n{steps},\n]");
+        let file = keys.file().display().to_string();
+        let more = format!("pipeline = [\n{},\n]", steps.replace("KEYS", &file));
         let agent = cassandra.agent_with(&cgroup, "enrich", "closed", &more);
         let count = count / CONVERSATIONS.len() as u64;
         let (cassandra, cgroup) = (&cassandra, &cgroup);

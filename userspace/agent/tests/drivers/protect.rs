@@ -1,6 +1,6 @@
 //! Columns of the suites' tables are encrypted, and the suites do not know of it.
 
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use sandbox::Cgroup;
 use scylla::{client::Compression, client::session::Session};
@@ -29,19 +29,23 @@ pub struct Keys(tempfile::TempDir);
 
 impl Keys {
     pub fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("keys.toml");
+        let keys = Self(tempfile::tempdir().unwrap());
+        let file = keys.file();
         let text = format!("active = \"k\"\n[keys]\nk = \"{}\"\n", "5a".repeat(32));
         fs::write(&file, text).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        Self(folder)
+        keys
+    }
+
+    pub fn file(&self) -> PathBuf {
+        self.0.path().join("keys.toml")
     }
 
     /// For a rule: the columns of the suites' tables in this keyspace.
     pub fn pipeline(&self, keyspace: &str) -> String {
         let columns =
             COLUMNS.map(|(table, column)| format!("\"{keyspace}.{table}\" = [\"{column}\"]"));
-        let file = self.0.path().join("keys.toml");
+        let file = self.file();
         format!(
             "pipeline = [{{ transform = \"protect\", columns = {{ {} }}, keys = {file:?} }}, {{ transform = \
              \"stats\" }}]",
