@@ -66,13 +66,13 @@ const STEPS: [&str; 17] = [
     "{ transform = \"fold\" }",
 ];
 
-/// Steps that cannot stand beside all others. `KEYS` is a file of keys.
+/// Steps that cannot stand beside all others.
 const ALONE: [&str; 6] = [
     "{ transform = \"rewrite\", keyspaces = { nowhere = \"elsewhere\" }, tables = { \"genb.nothing\" = \"genb.anything\" } }",
     "{ transform = \"rewrite\", addresses = \"dialled\" }",
     "{ transform = \"tag\", service = \"suite\", comment = true }",
     "{ transform = \"mirror\", to = \"127.0.0.1:1\", what = [\"reads\", \"writes\"] }",
-    "{ transform = \"protect\", columns = { \"genb.nothing\" = [\"v\", \"d\"] }, keys = \"KEYS\" }",
+    "{ transform = \"protect\", columns = { \"genb.nothing\" = [\"v\", \"d\"] }, keys = \"$KEYS\" }",
     "{ transform = \"coalesce\", tables = { \"genb.nothing\" = { partition_key = [\"k\"], clustering = [\"c\"], columns = [\"v\"] } } }",
 ];
 
@@ -87,6 +87,13 @@ fn set(variable: &str) -> Option<u64> {
 /// The number of statements for each step alone.
 fn alone() -> Option<u64> {
     set("UNDERPASS_STATEMENTS_ALONE")
+}
+
+/// Every step by itself, with its keys in this file.
+fn by_themselves(keys: &Keys) -> Vec<String> {
+    let file = keys.file().display().to_string();
+    let all = STEPS.iter().chain(&ALONE);
+    all.map(|step| step.replace("$KEYS", &file)).collect()
 }
 
 /// Statements after which tables are made anew: Cassandra has room for as many that are prepared, and forgets them with
@@ -122,9 +129,9 @@ fn answers_are_those_without_the_agent() {
 #[test]
 fn answers_through_each_step_are_those_without_it() {
     let test = "differential::answers_through_each_step_are_those_without_it";
-    let steps = STEPS.iter().chain(&ALONE).map(ToString::to_string);
+    let keys = Keys::new();
     if let Some(count) = alone() {
-        compared(test, &steps.collect::<Vec<_>>(), count);
+        compared(test, &by_themselves(&keys), count);
     }
 }
 
@@ -136,7 +143,6 @@ fn compared(test: &str, pipelines: &[String], count: u64) {
     let mut owner = Peer::begin(&cassandra, 4);
     let (mut differences, begun) = (String::new(), Instant::now());
     let mut since_made = u64::MAX;
-    let keys = Keys::new();
     for (nth, steps) in (0..).zip(pipelines) {
         if since_made >= MOST_PREPARED {
             make(&mut owner);
@@ -144,8 +150,7 @@ fn compared(test: &str, pipelines: &[String], count: u64) {
         }
         since_made += count;
         let cgroup = Cgroup::new().unwrap();
-        let file = keys.file().display().to_string();
-        let more = format!("pipeline = [\n{},\n]", steps.replace("KEYS", &file));
+        let more = format!("pipeline = [\n{steps},\n]");
         let agent = cassandra.agent_with(&cgroup, "enrich", "closed", &more);
         let count = count / CONVERSATIONS.len() as u64;
         let (cassandra, cgroup) = (&cassandra, &cgroup);
@@ -164,6 +169,7 @@ fn compared(test: &str, pipelines: &[String], count: u64) {
         println!("{count} statements in each of four conversations: {steps}");
         for told in [&held, &left.concat()] {
             if !told.is_empty() {
+                println!("{told}");
                 let _ = writeln!(differences, "{steps}\n{told}");
             }
         }

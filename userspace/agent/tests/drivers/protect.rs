@@ -29,14 +29,15 @@ pub struct Keys(tempfile::TempDir);
 
 impl Keys {
     pub fn new() -> Self {
-        let keys = Self(tempfile::tempdir().unwrap());
-        let file = keys.file();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys.toml");
         let text = format!("active = \"k\"\n[keys]\nk = \"{}\"\n", "5a".repeat(32));
         fs::write(&file, text).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        keys
+        Self(folder)
     }
 
+    /// Where it is.
     pub fn file(&self) -> PathBuf {
         self.0.path().join("keys.toml")
     }
