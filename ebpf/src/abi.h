@@ -122,6 +122,10 @@ enum up_limit {
 	 * is compressed, as much as gives that. */
 	UP_TAP_BODY_BYTES = 65536,
 	UP_TAP_COMPRESSED_BODY_BYTES = 212992,
+	/* Of a RESULT, or an EXECUTE, by what the rule's steps need (enum up_tap_depth). */
+	UP_TAP_ID_BYTES = 512,
+	UP_TAP_FRAME_BYTES = 4096,
+	UP_TAP_ROWS_BYTES = 8176,
 	/* What one record holds of a packet: the largest size for which the ring has a class. */
 	UP_TAP_PIECE_BYTES = 32768,
 	/* Records of a packet at most: BIG TCP has packets of 512 KiB, and it is doubled. */
@@ -326,7 +330,7 @@ struct up_rule {
 	__u8 recalls;
 	/* Its number among the rules with backends, from 1; 0: it has none. */
 	__u8 balanced;
-	/* With UP_ACTION_OBSERVE: the agent gets a copy of what passes. */
+	/* With UP_ACTION_OBSERVE: the agent gets a copy of what passes; enum up_tap_depth, and UP_TAP_ASKS. */
 	__u8 taps;
 	/* It protects, or a rule that does may hold behind it: nobody gets past it by a choice of his own. */
 	__u8 protects;
@@ -453,7 +457,7 @@ struct up_connect {
 	/* The SYN was handed to the agent and is being held. */
 	__u8 held;
 	__u8 generation;
-	/* Observed, and the agent gets a copy of what passes. */
+	/* Observed, and the agent gets a copy of what passes: as a rule's. */
 	__u8 taps;
 	/* No quota holds for its opener. */
 	__u8 unlimited;
@@ -635,6 +639,31 @@ struct up_meter {
 	/* By stream id: when the request left, in units; 0: none is under way. */
 	__u32 started[512];
 	__u32 latencies[800];
+};
+
+/* How much of each frame the agent gets a copy of. */
+enum up_tap_depth {
+	UP_TAP_NOTHING = 0,
+	/* Headers, and texts of statements. */
+	UP_TAP_FRAMES = 1,
+	/* And the beginning of every body. */
+	UP_TAP_BODIES = 2,
+	/* And values, and of what is answered how many rows. */
+	UP_TAP_DETAILS = 3,
+	/* A bit beside it: the rule asks for the session, and the agent has not said yet which rule the flow
+	 * meets (up_tap_outcome). */
+	UP_TAP_ASKS = 128,
+};
+
+/* From the agent to the meter: the rule that a flow meets whose session was asked for. */
+struct up_tap_outcome {
+	__u32 slot;
+	__u8 generation;
+	/* As a rule's. */
+	__u8 taps;
+	/* It is left alone from now on, and not observed either. */
+	__u8 leaves;
+	__u8 pad;
 };
 
 enum up_tap_kind {
@@ -993,6 +1022,7 @@ _Static_assert(sizeof(struct up_denial) == 112, "up_denial");
 _Static_assert(sizeof(struct up_cursor) == 44, "up_cursor");
 _Static_assert(sizeof(struct up_direction) == 296, "up_direction");
 _Static_assert(sizeof(struct up_meter) == 6000, "up_meter");
+_Static_assert(sizeof(struct up_tap_outcome) == 8, "up_tap_outcome");
 _Static_assert(sizeof(struct up_tap_record) == 48, "up_tap_record");
 _Static_assert(sizeof(struct up_tap_begin) == 48 + sizeof(struct up_connect) + 24, "up_tap_begin");
 _Static_assert(sizeof(struct up_frame_position) == 28, "up_frame_position");

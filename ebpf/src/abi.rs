@@ -164,6 +164,15 @@ pub const TAP_BODY_BYTES: u32 = 65536;
 /// `UP_TAP_COMPRESSED_BODY_BYTES` of `enum up_limit` in abi.h.
 pub const TAP_COMPRESSED_BODY_BYTES: u32 = 212992;
 
+/// `UP_TAP_ID_BYTES` of `enum up_limit` in abi.h.
+pub const TAP_ID_BYTES: u32 = 512;
+
+/// `UP_TAP_FRAME_BYTES` of `enum up_limit` in abi.h.
+pub const TAP_FRAME_BYTES: u32 = 4096;
+
+/// `UP_TAP_ROWS_BYTES` of `enum up_limit` in abi.h.
+pub const TAP_ROWS_BYTES: u32 = 8176;
+
 /// `UP_TAP_PIECE_BYTES` of `enum up_limit` in abi.h.
 pub const TAP_PIECE_BYTES: u32 = 32768;
 
@@ -346,6 +355,21 @@ pub const SYNC_OK: u32 = 1;
 
 /// `UP_SYNC_LOST` of `enum up_sync` in abi.h.
 pub const SYNC_LOST: u32 = 2;
+
+/// `UP_TAP_NOTHING` of `enum up_tap_depth` in abi.h.
+pub const TAP_NOTHING: u32 = 0;
+
+/// `UP_TAP_FRAMES` of `enum up_tap_depth` in abi.h.
+pub const TAP_FRAMES: u32 = 1;
+
+/// `UP_TAP_BODIES` of `enum up_tap_depth` in abi.h.
+pub const TAP_BODIES: u32 = 2;
+
+/// `UP_TAP_DETAILS` of `enum up_tap_depth` in abi.h.
+pub const TAP_DETAILS: u32 = 3;
+
+/// `UP_TAP_ASKS` of `enum up_tap_depth` in abi.h.
+pub const TAP_ASKS: u32 = 128;
 
 /// `UP_TAP_BEGIN` of `enum up_tap_kind` in abi.h.
 pub const TAP_BEGIN: u32 = 0;
@@ -1500,6 +1524,31 @@ const _: () = {
     assert!(offset_of!(Meter, unmatched) == 744);
     assert!(offset_of!(Meter, started) == 752);
     assert!(offset_of!(Meter, latencies) == 2800);
+};
+
+/// `struct up_tap_outcome` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TapOutcome {
+    /// In C: `__u32`.
+    pub slot: u32,
+    /// In C: `__u8`.
+    pub generation: u8,
+    /// In C: `__u8`.
+    pub taps: u8,
+    /// In C: `__u8`.
+    pub leaves: u8,
+    /// In C: `__u8`.
+    pub pad: u8,
+}
+
+const _: () = {
+    assert!(size_of::<TapOutcome>() == 8);
+    assert!(offset_of!(TapOutcome, slot) == 0);
+    assert!(offset_of!(TapOutcome, generation) == 4);
+    assert!(offset_of!(TapOutcome, taps) == 5);
+    assert!(offset_of!(TapOutcome, leaves) == 6);
+    assert!(offset_of!(TapOutcome, pad) == 7);
 };
 
 /// `struct up_tap_record` in abi.h.
@@ -2817,6 +2866,17 @@ pub const LAYOUT: &[StructLayout] = &[
             ("unmatched", offset_of!(Meter, unmatched)),
             ("started", offset_of!(Meter, started)),
             ("latencies", offset_of!(Meter, latencies)),
+        ],
+    ),
+    (
+        "up_tap_outcome",
+        size_of::<TapOutcome>(),
+        &[
+            ("slot", offset_of!(TapOutcome, slot)),
+            ("generation", offset_of!(TapOutcome, generation)),
+            ("taps", offset_of!(TapOutcome, taps)),
+            ("leaves", offset_of!(TapOutcome, leaves)),
+            ("pad", offset_of!(TapOutcome, pad)),
         ],
     ),
     (

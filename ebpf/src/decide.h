@@ -294,7 +294,8 @@ static __always_inline __u32 first_match_elsewhere(__u32 generation,
 
 /* What the rules say that have been found: the one that holds, and the one that settles who is behind the
  * address. False: a map is missing. */
-static __always_inline int obey(__u32 generation, __u32 settler, struct decision *d)
+static __always_inline int obey(const struct up_agent_settings *s, __u32 generation, __u32 settler,
+				struct decision *d)
 {
 	__u32 index = generation * UP_MAX_RULES + d->slot;
 	struct up_rule *rule = bpf_map_lookup_elem(&rules, &index);
@@ -307,6 +308,9 @@ static __always_inline int obey(__u32 generation, __u32 settler, struct decision
 	d->recalls = rule->recalls;
 	d->protects = rule->protects;
 	d->taps = rule->taps;
+	/* Nobody would get a copy: it is read in the agent. */
+	if (s->unmetered && rule->taps)
+		d->action = UP_ACTION_ENRICH;
 	d->drawn_out = rule->sample && bpf_get_prandom_u32() >= rule->sample;
 	if (settler >= UP_MAX_RULES)
 		return 1;
@@ -332,7 +336,7 @@ static __always_inline int decide_elsewhere(const struct up_agent_settings *s,
 	d->slot = first_match_elsewhere(generation, policy, client, dst, &settler);
 	if (d->slot >= UP_MAX_RULES)
 		return 0;
-	return obey(generation, settler, d);
+	return obey(s, generation, settler, d);
 }
 
 /* False: there is no policy (a map is missing, which the loader rules out). Not inlined: its sets
@@ -353,7 +357,7 @@ static __noinline int decide(const struct up_agent_settings *s, const struct up_
 		d->fail = policy->default_fail;
 		return 1;
 	}
-	return obey(generation, settler, d);
+	return obey(s, generation, settler, d);
 }
 
 static __always_inline void count_outcome(const struct decision *d, __u32 outcome)

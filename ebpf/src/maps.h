@@ -261,6 +261,15 @@ struct {
 } tap_left_out SEC(".maps"); /* agent → meter: so many in 65,536 of a rule's flows are not copied; never dies */
 
 struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_METERS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct up_tap_outcome);
+} tap_outcomes SEC(".maps"); /* agent → meter, which takes it out with the flow's next packet; the agent takes out that
+			      * of a flow that has ended */
+
+struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, UP_HELD_RING_BYTES);
 } held SEC(".maps"); /* hold filter → agent; consumed */

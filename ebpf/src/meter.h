@@ -18,9 +18,10 @@
  * comes late, and a cursor waits for it. One hole for each direction; if another opens before it
  * is filled, or no header follows it, that is a gap: headers were missed, and counted as such.
  *
- * Of a tapped flow the agent gets a copy of what passes (tap.h).
+ * Of a tapped flow the agent gets a copy of what passes (tap.h). If its rule asks for the session, the agent says which
+ * rule it meets, and with the next packet the flow is that rule's, or left alone.
  *
- * Reads observed, new_meter; reads and writes meters; writes causes, and what tap.h writes. Answers ALLOW, always. Never
+ * Reads new_meter; reads and writes observed, meters; takes from tap_outcomes; writes causes, and what tap.h writes. Answers ALLOW, always. Never
  * writes to a packet: the kernel refuses a program of this type that would. A flow whose bytes
  * are no CQL (TLS) is one that is never in sync.
  */
@@ -86,7 +87,7 @@ static long step(__u32 n, void *ctx)
 		return 1;
 	}
 	on_frame(w, m, d);
-	d->at.want_end = d->at.next + wanted_of(d->at.header);
+	want_body(w, m, &d->at, d->at.next);
 	if (!skip_body(&d->at)) {
 		lose(d);
 		return 1;
@@ -281,6 +282,25 @@ static __always_inline struct up_observed *observed_of(struct __sk_buff *skb)
 	return sk ? bpf_sk_storage_get(&observed, sk, 0, 0) : 0;
 }
 
+/* Obeys what the agent has read in the session, if it has. */
+static __always_inline void settle(struct __sk_buff *skb, struct up_observed *o, struct up_meter *m)
+{
+	__u64 cookie = o->connect.cookie;
+	struct up_tap_outcome *outcome = bpf_map_lookup_elem(&tap_outcomes, &cookie);
+	struct bpf_sock *sk = skb->sk;
+
+	if (!outcome)
+		return;
+	o->connect.taps = m->connect.taps = outcome->taps;
+	m->connect.slot = outcome->slot;
+	m->connect.generation = outcome->generation;
+	m->ended = outcome->leaves;
+	sk = sk ? bpf_sk_fullsock(sk) : 0;
+	if (outcome->leaves && sk)
+		bpf_sk_storage_delete(&observed, sk);
+	bpf_map_delete_elem(&tap_outcomes, &cookie);
+}
+
 static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 {
 	struct walk w = { .skb = skb, .is_request = is_egress };
@@ -363,6 +383,8 @@ static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 			d->lost_frames += tap.after.frames - tap.before.frames;
 	}
 	__sync_val_compare_and_swap(&d->busy, 1, 0);
+	if (o && m->connect.taps & UP_TAP_ASKS)
+		settle(skb, o, m);
 }
 
 SEC("cgroup_skb/egress")

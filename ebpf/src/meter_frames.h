@@ -19,6 +19,16 @@ enum {
 	CQL_AUTHENTICATE = 3,
 	CQL_OPTIONS = 5,
 	CQL_SUPPORTED = 6,
+	CQL_RESULT = 8,
+	CQL_EXECUTE = 10,
+};
+
+/* Flags of a frame. What may stand in front of a response's body, of any length: a tracing id, a custom payload,
+ * warnings. */
+enum {
+	CQL_COMPRESSED = 1,
+	CQL_CUSTOM_PAYLOAD = 4,
+	CQL_PRELUDE = 2 | 4 | 8,
 };
 
 /* Constant during a walk; what changes is in the cursor. */
@@ -152,10 +162,35 @@ static __always_inline __u32 header_bytes(const struct up_cursor *at)
 	return at->framing == UP_FRAMING_SEGMENTS_LZ4 ? SEGMENT_HEADER_LZ4 : SEGMENT_HEADER;
 }
 
-/* How much is read of the body that the header announces. */
-static __always_inline __u32 wanted_of(const __u8 *header)
+/* How much is copied of a body of so many bytes: no less than the decoder reads of it (the crate `cql`,
+ * `wanted` and `enough_for`). */
+VERIFIED_ONCE __u32 wanted_of(__u32 opcode, __u32 flags, __u32 body, __u32 taps, __u32 is_request)
 {
-	return header[1] & 1 ? UP_TAP_COMPRESSED_BODY_BYTES : UP_TAP_BODY_BYTES;
+	__u32 is_long = is_request ? opcode != CQL_EXECUTE || flags & CQL_CUSTOM_PAYLOAD
+				   : opcode != CQL_RESULT || flags & CQL_PRELUDE;
+	__u32 wanted = is_request ? UP_TAP_BODY_BYTES : UP_TAP_ROWS_BYTES;
+
+	if (is_long)
+		wanted = UP_TAP_BODY_BYTES;
+	else if (taps == UP_TAP_FRAMES)
+		wanted = UP_TAP_ID_BYTES;
+	else if (taps == UP_TAP_BODIES)
+		wanted = UP_TAP_FRAME_BYTES;
+	if (!(flags & CQL_COMPRESSED))
+		return wanted;
+	return wanted == UP_TAP_BODY_BYTES ? UP_TAP_COMPRESSED_BODY_BYTES
+					   : wanted + wanted / 4 + 64 + body / 128;
+}
+
+/* Up to where the body is copied that follows a header. */
+static __always_inline void want_body(const struct walk *w, const struct up_meter *m, struct up_cursor *at,
+				 __u32 body_at)
+{
+	const __u8 *header = at->header;
+
+	if (m->connect.taps)
+		at->want_end = body_at + wanted_of(header[4], header[1], body_of(header),
+						   m->connect.taps, w->is_request);
 }
 
 /* The next byte is a frame's first, or a segment's of whole frames. */
@@ -207,7 +242,7 @@ static __always_inline int whole_frame(struct walk *w, struct up_meter *m, struc
 	d->bytes += bytes;
 	note_frame(d);
 	at->top = at->next = seq + bytes;
-	at->want_end = seq + FRAME_HEADER + wanted_of(at->header);
+	want_body(w, m, at, seq + FRAME_HEADER);
 	w->now_ns = bpf_ktime_get_ns();
 	on_frame(w, m, d);
 	return 1;

@@ -79,6 +79,9 @@ static __always_inline int is_left_out(const struct up_connect *connect)
 	__u32 index = connect->generation * UP_RULE_SLOTS + connect->slot;
 	__u32 *share = bpf_map_lookup_elem(&tap_left_out, &index);
 
+	/* Nobody would say which rule it meets. */
+	if (connect->taps & UP_TAP_ASKS)
+		return 0;
 	/* Multiples of 2^64 by the golden ratio are spread evenly. */
 	return share && *share && (connect->cookie * 0x9e3779b97f4a7c15ull >> 48) < *share;
 }

@@ -51,6 +51,13 @@ const SOAKS: &[Soak] = &[
         round: None,
     },
     Soak {
+        package: "underpass",
+        program: "enrichment",
+        tests: &["reporters::adopted::thousands_of_running_connections_are_read_within_seconds"],
+        load: ("UNDERPASS_RUNNING", "10000"),
+        round: None,
+    },
+    Soak {
         package: "underpass-dataplane",
         program: "edge",
         tests: &[

@@ -96,6 +96,8 @@ const A_REWRITE: &str = "a look-up and a few words of the header for each packet
 const NO_SOCKET: &str = "packets go on, no socket of the gateway's sees them";
 const A_LOOK: &str = "one program for each segment";
 
+const A_COPY: &str = "a copy of each packet, for which nobody waits and nobody is woken";
+
 /// All of them, also those of paths that have not landed.
 pub const ALL: &[Bar] = &[
     bar("bypass", NODE, OP_S, Bound::AtLeast(0.98), NOTHING_PER_BYTE),
@@ -153,6 +155,23 @@ pub const ALL: &[Bar] = &[
     ),
     bar("observe", NODE, OP_S, Bound::AtLeast(0.92), A_LOOK),
     bar("observe", MANY, OP_S, Bound::AtLeast(0.92), A_LOOK),
+    bar(
+        "tap",
+        ONE,
+        Measure::Added(Metric::P50),
+        Bound::AtMost(1.5),
+        A_COPY,
+    ),
+    bar("tap", MANY, OP_S, Bound::AtLeast(0.93), A_COPY),
+    tap("stress-read-raw"),
+    tap("stress-write-raw"),
+    bar(
+        "tap",
+        Where::Id("stress-read-raw"),
+        Measure::Against("nginx", Metric::Cpu(Process::Proxy)),
+        Bound::AtMost(0.1),
+        A_COPY,
+    ),
     bar("shortcut", NODE, P50, Bound::AtMost(0.75), IN_KERNEL),
     bar("shortcut", NODE, OP_S, Bound::AtLeast(1.4), IN_KERNEL),
     bar("shortcut", ONE, P50, Bound::AtMost(0.75), IN_KERNEL),
@@ -291,6 +310,10 @@ const fn stats(id: &'static str) -> Bar {
         Bound::AtLeast(0.85),
         LIKE_COPIERS,
     )
+}
+
+const fn tap(id: &'static str) -> Bar {
+    bar("tap", Where::Id(id), OP_S, Bound::AtLeast(0.97), A_COPY)
 }
 
 const fn fold(id: &'static str, measure: Measure, bound: Bound) -> Bar {

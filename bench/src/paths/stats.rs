@@ -6,6 +6,6 @@ use super::{enrich::ENRICH, ours::Ours};
 pub const STATS: Ours = Ours {
     name: "stats",
     about: "as enrich, with the step `stats`: rows, bytes, errors, levels, the most frequent statements",
-    rule: Ok("action = \"enrich\"\npipeline = [{ transform = \"stats\" }]"),
+    rule: Ok("action = \"enrich\"\npath = \"inline\"\npipeline = [{ transform = \"stats\" }]"),
     ..ENRICH
 };

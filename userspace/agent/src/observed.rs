@@ -7,7 +7,7 @@ use std::{
 };
 
 use dataplane::{Dataplane, OPCODES, Traffic, Untouched};
-use flow::Path;
+use flow::{Flow, Path};
 use policy::{Action, Policy, RuleName};
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts,
@@ -78,7 +78,8 @@ pub struct ObservedView {
 }
 
 impl ObservedView {
-    fn new(flow: Untouched, traffic: &Traffic) -> Self {
+    /// Makes the view of a flow. `asked`: what its session says, where that decides which rule it meets.
+    fn new(flow: Untouched, traffic: &Traffic, asked: Option<&Flow>) -> Self {
         let us = |quantile| {
             let latency = traffic.latencies.quantile(quantile);
             latency.map(|latency| latency.as_nanos() as f64 / 1e3)
@@ -101,9 +102,21 @@ impl ObservedView {
             false => format!("decided at {when}"),
             true => "found running, joined in its middle".to_owned(),
         };
-        let why = format!("{joined}: rule {} says {}{how}", flow.rule, action.as_str());
+        let view = match asked {
+            None => {
+                let why = format!("{joined}: rule {} says {}{how}", flow.rule, action.as_str());
+                UntouchedView::new(&flow, action.as_str(), path, why)
+            }
+            Some(asked) => {
+                let flow = Untouched {
+                    rule: asked.rule(),
+                    ..flow
+                };
+                UntouchedView::new(&flow, asked.action(), path, asked.why())
+            }
+        };
         Self {
-            flow: UntouchedView::new(&flow, action, path, why),
+            flow: view,
             bytes_to_database: traffic.requests.bytes,
             bytes_to_client: traffic.responses.bytes,
             requests: traffic.requests.frames,
@@ -123,8 +136,11 @@ pub fn flows(dataplane: &SharedDataplane) -> Vec<Untouched> {
 }
 
 /// Returns the observed flows, as `/flows` gives them.
-pub fn views(dataplane: &SharedDataplane) -> Vec<ObservedView> {
-    keep(dataplane, ObservedView::new)
+pub fn views(dataplane: &SharedDataplane, shared: &ProxyContext) -> Vec<ObservedView> {
+    keep(dataplane, |flow, traffic| {
+        let asked = shared.tap.asked(flow.cookie);
+        ObservedView::new(flow, traffic, asked.as_deref())
+    })
 }
 
 fn keep<T>(dataplane: &SharedDataplane, of_each: impl Fn(Untouched, &Traffic) -> T) -> Vec<T> {
@@ -396,7 +412,7 @@ mod tests {
             requests,
             ..Traffic::default()
         };
-        serde_json::to_string(&ObservedView::new(flow, &traffic)).unwrap()
+        serde_json::to_string(&ObservedView::new(flow, &traffic, None)).unwrap()
     }
 
     const COUNTED: &str = concat!(

@@ -1,7 +1,6 @@
 //! The view in `/flows` of every flow that is left alone, whatever counts its bytes.
 
 use dataplane::Untouched;
-use policy::Action;
 use serde::Serialize;
 
 /// The first keys of such a view, in their order.
@@ -23,7 +22,7 @@ pub struct UntouchedView {
 
 impl UntouchedView {
     /// Makes the view of a flow. `why` explains `action` and `path`.
-    pub fn new(flow: &Untouched, action: Action, path: &'static str, why: String) -> Self {
+    pub fn new(flow: &Untouched, action: &'static str, path: &'static str, why: String) -> Self {
         let process = Some(&flow.process).filter(|p| !p.is_elsewhere());
         Self {
             id: format!("socket-{}", flow.cookie),
@@ -32,7 +31,7 @@ impl UntouchedView {
             process: process.map(|p| p.name.clone()),
             uid: process.map(|p| p.uid),
             orig_dst: flow.orig_dst.to_string(),
-            action: action.as_str(),
+            action,
             path,
             why,
             rule: flow.rule.to_string(),

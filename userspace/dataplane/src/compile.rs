@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use policy::{
     Action, Fail, MAX_BALANCED, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule, RuleName,
-    Sample, Target,
+    Sample, TapDepth, Target,
 };
 
 // The bounds that the policy crate names are those of the kernel's tables.
@@ -136,8 +136,8 @@ pub struct Compiled {
     pub rules: Vec<(Action, Fail)>,
     /// Whether it may take the shortcut, by rule number.
     pub shortcuts: Vec<bool>,
-    /// Whether the agent gets copies of what passes, by rule number; the action is to observe.
-    pub taps: Vec<bool>,
+    /// How much the agent gets copies of, as the kernel has it, by rule number; then the action is to observe.
+    pub taps: Vec<u8>,
     /// Whether the answer that the agent gives may be remembered, by rule number.
     pub recalls: Vec<bool>,
     /// How many of its flows come to the agent, by rule number.
@@ -199,7 +199,7 @@ pub fn compile(
         elsewhere: sets.elsewhere,
         incoming_ports: sets.incoming_ports,
         rules: rules.clone().map(|r| (action(r), r.fail)).collect(),
-        taps: rules.clone().map(Rule::is_tapped).collect(),
+        taps: rules.clone().map(taps).collect(),
         guards: (0..policy.rules.len()).map(|n| policy.guards(n)).collect(),
         shortcuts: rules.clone().map(Rule::skips_tcp).collect(),
         recalls: rules
@@ -217,6 +217,26 @@ pub fn compile(
             .chain([RuleName::of_default()])
             .collect(),
     })
+}
+
+/// How much of each frame is copied of the rule's flows. While its session is asked for, everything that steps may need.
+pub(crate) fn taps(rule: &Rule) -> u8 {
+    let taps = match (rule.is_tapped(), rule.is_session()) {
+        (false, _) => abi::TAP_NOTHING,
+        (true, true) => abi::TAP_DETAILS | abi::TAP_ASKS,
+        (true, false) => depth(rule.taps),
+    };
+    taps as u8
+}
+
+/// How much of each frame steps need.
+pub(crate) fn depth(taps: Option<TapDepth>) -> u32 {
+    match taps {
+        None => abi::TAP_NOTHING,
+        Some(TapDepth::Frames) => abi::TAP_FRAMES,
+        Some(TapDepth::Bodies) => abi::TAP_BODIES,
+        Some(TapDepth::Details) => abi::TAP_DETAILS,
+    }
 }
 
 /// The action of the connect hooks: what is tapped is observed.

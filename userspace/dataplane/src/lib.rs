@@ -25,7 +25,8 @@
 //! - `shortcut/`: flows whose two ends are both on this host, past TCP.
 //! - `meter_hooks.rs`, `meters.rs`, `untouched.rs`, `counters.rs`: flows that are left alone, and counts.
 //! - `left_out.rs`: tapped flows that are not copied while there is no time for all.
-//! - `tap.rs`: copies of the packets of flows that are only read. `running/`: connections that were there before the
+//! - `tap.rs`: copies of the packets of flows that are only read. `tap_outcomes.rs`: which rule such a flow meets whose
+//!   session was asked for. `running/`: connections that were there before the
 //!   policy that has them read.
 //! - `probe_result.rs`, `probe_traffic.rs`: whether a path works on this kernel, and what canaries send to
 //!   find out.
@@ -96,11 +97,13 @@ mod splice;
 mod sys;
 mod tables;
 mod tap;
+mod tap_outcomes;
 mod untouched;
 
 pub use self::tap::{
     DEFAULT_TAP_RING_BYTES, MAX_TAP_RING_BYTES, MIN_TAP_RING_BYTES, TAP_BODY_BYTES,
-    TAP_COMPRESSED_BODY_BYTES, TapConsumer, TapEvent, TapFlow, TapFlows, TapReader,
+    TAP_COMPRESSED_BODY_BYTES, TAP_FRAME_BYTES, TAP_ID_BYTES, TAP_ROWS_BYTES, TapConsumer,
+    TapEvent, TapFlow, TapFlows, TapReader,
 };
 pub use address::{ClientAddr, LocalAddr, OrigDst, SockCookie};
 pub use answers::{Answers, Refusal, is_exhaustion};
@@ -138,4 +141,5 @@ pub use splice::{
 };
 pub use sys::link_to_cgroup;
 pub use tables::InstallError;
+pub use tap_outcomes::Settled;
 pub use untouched::Untouched;

@@ -90,13 +90,17 @@ pub struct Traffic {
     pub latencies: Latencies,
 }
 
+/// A generation, and a slot in its policy.
+type Slot = (u8, u32);
+
 /// The kernel's table, and what was taken out of it.
 pub(crate) struct Meters {
     map: HashMap<MapData, u64, PodOf<abi::Meter>>,
     names: Names,
     left_out: Shares,
-    /// Rules of the flows in the table. A rule's slot is another rule's two policies later.
-    rules: StdHashMap<(u64, u64), RuleName>,
+    /// Rules of the flows in the table, and the slots that they had when they were looked up. A rule's slot is another
+    /// rule's two policies later; a flow's slot is another when its session has become known.
+    rules: StdHashMap<(u64, u64), (RuleName, Slot)>,
     ended: BTreeMap<RuleName, Traffic>,
 }
 
@@ -139,8 +143,12 @@ impl Meters {
                 Err(error) => return Err(error),
             };
             let key = (cookie, meter.opened_ns);
-            let known = self.rules.remove(&key);
-            let rule = known.unwrap_or_else(|| holds::rule_name(&meter.connect, &self.names));
+            let slot = (meter.connect.generation, meter.connect.slot);
+            let known = self.rules.remove(&key).filter(|(_, at)| *at == slot);
+            let rule = known.map_or_else(
+                || holds::rule_name(&meter.connect, &self.names),
+                |(rule, _)| rule,
+            );
             let traffic = Traffic::from(&meter);
             if meter.ended != 0 {
                 self.ended.entry(rule).or_default().add(&traffic);
@@ -150,7 +158,7 @@ impl Meters {
                 }
                 continue;
             }
-            rules.insert(key, rule.clone());
+            rules.insert(key, (rule.clone(), slot));
             by_rule.entry(rule.clone()).or_default().add(&traffic);
             let is_left_out = self.left_out.has(&rule, SockCookie(cookie));
             let flow = untouched(&meter, rule, now);

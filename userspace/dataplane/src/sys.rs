@@ -50,6 +50,7 @@ impl PlainBytes for abi::DatabaseKey {}
 impl PlainBytes for abi::IncomingDial {}
 impl PlainBytes for abi::Decisions {}
 impl PlainBytes for abi::Meter {}
+impl PlainBytes for abi::TapOutcome {}
 impl PlainBytes for abi::SpliceSlot {}
 impl PlainBytes for abi::Splice {}
 impl PlainBytes for abi::ShortcutLimits {}

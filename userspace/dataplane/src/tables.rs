@@ -334,7 +334,7 @@ impl Tables {
                 shortcut: compiled.shortcuts.get(n).is_some_and(|s| *s).into(),
                 recalls: compiled.recalls.get(n).is_some_and(|r| *r).into(),
                 balanced: balanced_number(compiled, n),
-                taps: compiled.taps.get(n).is_some_and(|t| *t).into(),
+                taps: compiled.taps.get(n).copied().unwrap_or_default(),
                 protects: compiled.guards.get(n).is_some_and(|g| *g).into(),
                 pad: 0,
                 sample: compiled

@@ -25,6 +25,7 @@ use crate::{
     left_out::{LeftOut, Shares},
     maps::{self, MapsError},
     sys::{self, PodOf},
+    tap_outcomes::{Outcomes, Settled},
 };
 use policy::RuleName;
 use tap::{Direction, KernelFraming, Packet};
@@ -44,6 +45,15 @@ pub const TAP_BODY_BYTES: u32 = abi::TAP_BODY_BYTES;
 
 /// Bytes that are copied of a compressed one.
 pub const TAP_COMPRESSED_BODY_BYTES: u32 = abi::TAP_COMPRESSED_BODY_BYTES;
+
+/// Bytes that are copied of a RESULT or an EXECUTE for steps that want headers.
+pub const TAP_ID_BYTES: u32 = abi::TAP_ID_BYTES;
+
+/// Bytes for steps that want the beginning of every body.
+pub const TAP_FRAME_BYTES: u32 = abi::TAP_FRAME_BYTES;
+
+/// Bytes of a RESULT for steps that want its details.
+pub const TAP_ROWS_BYTES: u32 = abi::TAP_ROWS_BYTES;
 
 /// The reader looks after this time while something comes.
 const LOOK: Duration = Duration::from_millis(1);
@@ -88,6 +98,7 @@ pub(crate) struct Tap {
     sleeps: Option<Array<MapData, u32>>,
     meters: Option<HashMap<MapData, u64, PodOf<abi::Meter>>>,
     left_out: Option<LeftOut>,
+    outcomes: Option<Outcomes>,
     shares: Shares,
     reader: Option<TapReader>,
     failure: Option<String>,
@@ -103,6 +114,7 @@ impl Tap {
         Ok(Self {
             shares: left_out.shares(),
             left_out: Some(left_out),
+            outcomes: Some(Outcomes::take(ebpf)?),
             rings: maps::take(ebpf, "tap_rings")?,
             sleeps: Some(maps::take(ebpf, "tap_sleeps")?),
             meters: Some(HashMap::try_from(meters).map_err(layout)?),
@@ -124,13 +136,15 @@ impl Tap {
                 return;
             }
         };
-        let taken = (self.sleeps.take(), self.meters.take(), self.left_out.take());
-        if let (Some(sleeps), Some(meters), Some(left_out)) = taken {
+        let maps = (self.sleeps.take(), self.meters.take());
+        let told = (self.left_out.take(), self.outcomes.take());
+        if let ((Some(sleeps), Some(meters)), (Some(left_out), Some(outcomes))) = (maps, told) {
             self.reader = Some(TapReader {
                 ring,
                 sleeps,
                 meters,
                 left_out,
+                outcomes,
                 names: names.clone(),
             });
         }
@@ -167,6 +181,7 @@ pub struct TapReader {
     sleeps: Array<MapData, u32>,
     meters: HashMap<MapData, u64, PodOf<abi::Meter>>,
     left_out: LeftOut,
+    outcomes: Outcomes,
     names: Names,
 }
 
@@ -174,15 +189,55 @@ pub struct TapReader {
 pub struct TapFlows<'a> {
     meters: &'a HashMap<MapData, u64, PodOf<abi::Meter>>,
     left_out: &'a mut LeftOut,
+    outcomes: &'a mut Outcomes,
     names: &'a Names,
 }
 
 impl TapFlows<'_> {
     /// The flow, if it is tapped and has not ended.
     pub fn get(&self, cookie: SockCookie) -> Option<TapFlow> {
+        // Asked in this order: the kernel takes an outcome out of its table when it has obeyed.
+        if self.outcomes.has(cookie) {
+            return None;
+        }
         let PodOf(meter) = self.meters.get(&cookie.0, 0).ok()?;
         let goes_on = meter.ended == 0 && meter.connect.taps != 0;
         goes_on.then(|| flow(&meter.connect, &meter.client, self.names))
+    }
+
+    /// Has the kernel treat a flow so from its next packet on, as one of this rule's.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn settle(&mut self, cookie: SockCookie, rule: &RuleName, to: Settled) -> io::Result<()> {
+        let meter = self.meters.get(&cookie.0, 0);
+        let PodOf(meter) = match meter {
+            Ok(meter) => meter,
+            // It has ended.
+            Err(MapError::KeyNotFound) => return Ok(()),
+            Err(error) => return Err(io::Error::other(error)),
+        };
+        let told = self.outcomes.tell(&meter.connect, rule, to, self.names);
+        told.map_err(io::Error::other)
+    }
+
+    /// Whether the kernel was told how to treat the flow, and no packet of it has passed since.
+    pub fn has_to_obey(&self, cookie: SockCookie) -> bool {
+        self.outcomes.has(cookie)
+    }
+
+    /// Forgets what the kernel was told of a flow that has ended.
+    pub fn forget(&mut self, cookie: SockCookie) {
+        self.outcomes.forget(cookie);
+    }
+
+    /// Forgets what the kernel was told and has obeyed, or will not. To be called now and then.
+    pub fn sweep(&mut self) {
+        let is_live = |cookie: SockCookie| {
+            let meter = self.meters.get(&cookie.0, 0);
+            meter.is_ok_and(|PodOf(meter)| meter.ended == 0)
+        };
+        self.outcomes.sweep(is_live);
     }
 
     /// Has these shares, from 0 to 1, of their rules' flows not copied, and all others. To be called every second
@@ -199,7 +254,7 @@ impl TapFlows<'_> {
 /// The consumer of the tap's events.
 pub trait TapConsumer {
     /// An event of the flow with this cookie.
-    fn event(&mut self, cookie: SockCookie, event: TapEvent<'_>, flows: &TapFlows<'_>);
+    fn event(&mut self, cookie: SockCookie, event: TapEvent<'_>, flows: &mut TapFlows<'_>);
     /// All events that were there have been told.
     fn pause(&mut self, flows: &mut TapFlows<'_>);
 }
@@ -234,12 +289,13 @@ impl TapReader {
         let mut flows = TapFlows {
             meters: &self.meters,
             left_out: &mut self.left_out,
+            outcomes: &mut self.outcomes,
             names: &self.names,
         };
         while let Some(bytes) = self.ring.next() {
             found = true;
             match event(&bytes, &self.names) {
-                Some((cookie, event)) => consumer.event(cookie, event, &flows),
+                Some((cookie, event)) => consumer.event(cookie, event, &mut flows),
                 None => tracing::error!("a record of the tap could not be read"),
             }
         }

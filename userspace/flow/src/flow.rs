@@ -288,6 +288,11 @@ impl Flow {
         self.standing().rule.clone()
     }
 
+    /// Explains why the flow is on its path, and not on a faster one.
+    pub fn why(&self) -> String {
+        self.standing().why(self.path(), self.near())
+    }
+
     /// Whether the flow's session is to decide which rule it meets, and its log-in is not over.
     pub fn is_logging_in(&self) -> bool {
         let standing = self.standing();

@@ -80,7 +80,18 @@ impl Standing {
                 let left = self.left();
                 format!("{left}{}{relayed}", undecodable.unwrap_or_default())
             }
-            (Path::Tap, _) => format!("rule {} says enrich; read from copies", self.rule),
+            (Path::Tap, Some(action)) => format!(
+                "decided by copies of its handshake: rule {} says {}",
+                self.rule,
+                action.as_str()
+            ),
+            (Path::Tap, None) => {
+                let keys: Vec<&str> = self.waits_for.iter().map(|key| key.key()).collect();
+                format!(
+                    "copies of its handshake are read; waits for: {}",
+                    keys.join(", ")
+                )
+            }
             (Path::Enrich, None) if self.waits_for.is_empty() => "waits for: its handshake".into(),
             (Path::Enrich, None) => {
                 let keys: Vec<&str> = self.waits_for.iter().map(|key| key.key()).collect();

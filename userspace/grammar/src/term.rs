@@ -239,14 +239,21 @@ impl Writer<'_> {
         close: &str,
         element: impl Fn(&mut Self) -> Vec<(Constant, &'static str)>,
     ) -> Constant {
-        let n = 1 + self.random.below(2) as usize;
+        let most = 1 + self.random.below(2);
         let mut tokens = vec![open.to_owned()];
-        let mut parts = Vec::new();
-        for nth in 0..n {
-            if nth > 0 {
+        let (mut n, mut parts) = (0, Vec::new());
+        for _ in 0..most {
+            let element = element(self);
+            // Of two values for one key the server takes either.
+            let key = element.first().filter(|(_, behind)| *behind == ":");
+            if key.is_some_and(|(key, _)| parts.first() == Some(&key.bytes)) {
+                continue;
+            }
+            if n > 0 {
                 tokens.push(",".to_owned());
             }
-            for (constant, behind) in element(self) {
+            n += 1;
+            for (constant, behind) in element {
                 tokens.extend(constant.tokens);
                 parts.push(constant.bytes);
                 if !behind.is_empty() {

@@ -103,7 +103,7 @@ impl Policy {
 
 impl Rule {
     /// Whether a destination may be one of both rules.
-    fn shares_targets(&self, other: &Rule) -> bool {
+    pub(crate) fn shares_targets(&self, other: &Rule) -> bool {
         let of = |rule: &Rule| match rule.to.as_slice() {
             [] => vec![Target {
                 network: None,
@@ -130,7 +130,7 @@ impl Rule {
     }
 
     /// Whether this rule's conditions on a connection hold wherever `later`'s do.
-    fn covers(&self, later: &Rule) -> bool {
+    pub(crate) fn covers(&self, later: &Rule) -> bool {
         fn each<A, B>(mine: &[A], theirs: &[B], covers: impl Fn(&A, &B) -> bool) -> bool {
             mine.is_empty()
                 || !theirs.is_empty() && theirs.iter().all(|b| mine.iter().any(|a| covers(a, b)))

@@ -14,6 +14,7 @@
 //! - `first_match.rs`: a policy, a connection, and the rule that it meets.
 //! - `session.rs`, `decide.rs`: facts of the session, conditions on them, and deciding by what is known
 //!   of them so far.
+//! - `copies.rs`: which rules need the bytes of a connection, and which are content with copies.
 //! - `containers.rs`, `find_containers.rs`: conditions on containers, and the cgroups in which the
 //!   containers are at the moment.
 //!
@@ -27,6 +28,7 @@
 //! build if they differ.
 
 mod containers;
+mod copies;
 mod covers;
 mod decide;
 mod find_containers;
@@ -41,12 +43,13 @@ mod tests;
 pub use containers::{
     Container, ContainerConditions, Glob, MAX_CONTAINER_CONDITIONS, MAX_CONTAINER_TEXT_BYTES,
 };
+pub use copies::{NeedsBytes, TakesIn};
 pub use covers::Doubt;
 pub use decide::{Decision, PossibleMatch};
 pub use find_containers::MAX_CGROUPS;
 pub use first_match::{Candidate, Match, Policy};
 pub use patterns::{MAX_PROCESS_NAME_BYTES, NETNS, NetnsPattern, ProcessPattern, Target};
-pub use rule::{Action, Fail, Miss, Rule, RuleName, Shortcut};
+pub use rule::{Action, Fail, Miss, Rule, RuleName, Shortcut, TapDepth};
 pub use sample::Sample;
 pub use session::{
     Compression, Fact, Held, MAX_FACT_BYTES, Protocol, Session, SessionConditions, SessionKey,

@@ -160,14 +160,28 @@ pub struct Rule {
     pub fail: Fail,
     /// The applications whose sockets may enter a sockmap.
     pub shortcut: Shortcut,
-    /// Whether the rule's flows are left alone and read from copies of their packets, where the kernel
-    /// decides. Only with [`Action::Enrich`] and a pipeline that only reads.
-    pub taps: bool,
+    /// How much of each frame is copied of the rule's flows, which are left alone and read from copies of their
+    /// packets. Only with [`Action::Enrich`] and a pipeline that only reads; without, flows come to the agent.
+    pub taps: Option<TapDepth>,
+    /// Whether the rule asks for the session and copies of the handshake answer: the flow is left alone, because
+    /// nothing that it may meet needs its bytes ([`Policy::takes_in`](crate::Policy::takes_in)).
+    pub asks_copies: bool,
     /// The time for which the agent's decision by this rule stands for later connections of the
     /// process to the endpoint. Only with [`Action::Bypass`].
     pub remember: Option<Duration>,
     /// The fraction of the rule's flows that are enriched; all, when absent. Only with [`Action::Enrich`].
     pub sample: Option<Sample>,
+}
+
+/// How much of each frame copies have: what the steps of a rule that only reads need together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TapDepth {
+    /// Headers, texts of statements and names of prepared ones.
+    Frames,
+    /// And the beginning of every body.
+    Bodies,
+    /// And values, and how many rows are in a response.
+    Details,
 }
 
 /// The condition by which a rule did not hold.
@@ -215,9 +229,13 @@ impl Rule {
         }
     }
 
-    /// Whether the kernel leaves a flow that meets the rule alone, and hands over copies of its packets.
+    /// Whether the kernel leaves a flow that meets the rule alone, and hands over copies of its packets: to
+    /// read it, or to learn which rule it meets.
     pub fn is_tapped(&self) -> bool {
-        self.taps && !self.is_session()
+        match self.is_session() {
+            true => self.asks_copies,
+            false => self.taps.is_some(),
+        }
     }
 
     /// Whether the rule has a condition on the session, so that only the agent can tell whether it holds.

@@ -21,9 +21,10 @@ use super::{
     context::ProxyContext,
     edit::{self, Editing},
     passing::{Direction, Passing, Turn, Verdict},
+    question::Question,
     reader::Both,
     recorder::{InDetail, Recorder},
-    session::{Gate, Question},
+    session::Gate,
 };
 
 /// A flow that a reporter holds is looked at again after this time.

@@ -7,7 +7,7 @@ use flow::{Flow, Newcomer};
 use policy::Session;
 use telemetry::Rarely;
 
-use super::{admission::FlowPermit, context::ProxyContext, keeper::Kept, session::Question};
+use super::{admission::FlowPermit, context::ProxyContext, keeper::Kept, question::Question};
 
 /// Lines about databases that do not answer a dial: whoever connects decides how often the agent dials.
 static NOT_ANSWERED: Rarely = Rarely::new();

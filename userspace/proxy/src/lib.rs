@@ -18,7 +18,8 @@
 //!   `frame_position.rs` tells the kernel where in a frame such a flow is.
 //! - `decode.rs` reads the bytes that pass, `recorder.rs` counts them, `edit.rs` changes them;
 //!   `completions.rs` brings the completions of requests and responses that wait.
-//! - `session.rs`: finds the rule of a flow by its handshake.
+//! - `question.rs`: which rule a flow meets, where its session decides that; `session.rs` finds it by the handshake of a
+//!   flow that is carried.
 //! - `marked.rs`: carries out a mark's commands to a running flow.
 //! - `leg_io.rs`: one of a flow's connections; `legs.rs`: both, and where TLS ends, on which terms
 //!   (`terms.rs`); `tls_io.rs`: TLS on one connection.
@@ -48,6 +49,7 @@ mod legs;
 mod marked;
 mod passing;
 pub mod paths;
+mod question;
 mod quotas;
 mod read;
 mod reader;

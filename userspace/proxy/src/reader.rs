@@ -28,7 +28,7 @@ use super::{
     decode::Decoder,
     frame_position,
     passing::{Direction, Passing, Turn, Verdict},
-    session::Question,
+    question::Question,
 };
 
 /// The reader of a flow's bytes, and what is known of the kernel's part.

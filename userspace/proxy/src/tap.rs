@@ -4,6 +4,7 @@
 //! The application's connection is its own: nothing here can hold, change or end it. A flow is listed as the kernel's
 //! meter has it; here it is only read.
 
+mod asked;
 mod budget;
 mod metrics;
 
@@ -16,7 +17,7 @@ use std::{
 };
 
 use dataplane::{
-    Adopted, NotAdopted, SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows, TapReader,
+    Adopted, NotAdopted, Settled, SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows, TapReader,
 };
 use flow::{Flow, Path};
 use nix::time::{ClockId, clock_gettime};
@@ -25,11 +26,13 @@ use policy::{Action, RuleName};
 use tap::{Counts, Direction, Packet, TappedFlow};
 use telemetry::series_of;
 
+use asked::AskedFlows;
 use budget::Budget;
 pub use metrics::TapMetrics;
 
 use super::{
     context::ProxyContext,
+    question::Question,
     recorder::{InDetail, InFrames, Recorder},
 };
 
@@ -37,6 +40,9 @@ use super::{
 const _: () = assert!(dataplane::TAP_BODY_BYTES as usize >= cql::MAX_READ_BODY_BYTES);
 const _: () =
     assert!(dataplane::TAP_COMPRESSED_BODY_BYTES as usize >= cql::MAX_READ_COMPRESSED_BODY_BYTES);
+const _: () = assert!(dataplane::TAP_ID_BYTES as usize >= cql::MAX_READ_ID_BYTES);
+const _: () = assert!(dataplane::TAP_FRAME_BYTES as usize >= cql::MAX_FRAME_BODY_BYTES);
+const _: () = assert!(dataplane::TAP_ROWS_BYTES as usize >= cql::MAX_READ_ROWS_BYTES);
 
 /// Flows that are read at once, at most: as many as the kernel observes.
 const MAX_FLOWS: usize = 65_536;
@@ -54,6 +60,7 @@ pub struct TapThread {
     metrics: TapMetrics,
     /// The time that it may use, in processors.
     budget: f64,
+    asked: AskedFlows,
     running: Mutex<Option<Running>>,
 }
 
@@ -70,6 +77,7 @@ impl TapThread {
         Self {
             metrics,
             budget,
+            asked: AskedFlows::default(),
             running: Mutex::new(None),
         }
     }
@@ -80,12 +88,18 @@ impl TapThread {
     /// There can be no more threads, or descriptors.
     pub fn start(&self, shared: &Arc<ProxyContext>, reader: TapReader) -> io::Result<()> {
         let (stopped, stop) = io::pipe()?;
-        let tapped = TappedFlows::new(shared, self.metrics.clone(), self.budget);
+        let (metrics, asked) = (self.metrics.clone(), self.asked.clone());
+        let tapped = TappedFlows::new(shared, metrics, self.budget, asked);
         let thread = thread::Builder::new()
             .name("tap".to_owned())
             .spawn(move || run(reader, &stopped, tapped))?;
         *self.running.lock() = Some(Running { thread, stop });
         Ok(())
+    }
+
+    /// The flow that copies tell of, if its rule depends on its session, which is asked for or known.
+    pub fn asked(&self, cookie: SockCookie) -> Option<Arc<Flow>> {
+        self.asked.get(cookie)
     }
 
     /// Counts running connections that are read from now on, and says why others are not.
@@ -141,6 +155,7 @@ fn run(reader: TapReader, stopped: &PipeReader, mut tapped: TappedFlows) {
 struct TappedFlows {
     shared: Arc<ProxyContext>,
     metrics: TapMetrics,
+    asked: AskedFlows,
     flows: HashMap<SockCookie, Reading>,
     looked: Instant,
     budget: Budget,
@@ -160,6 +175,8 @@ struct Reading {
     /// The counts that metrics have been told.
     counted: Counts,
     rule: RuleName,
+    /// None: it is known which rule the flow meets.
+    question: Option<Question>,
     /// The rule by its own name.
     decided_by: RuleName,
     /// The work since the budget was looked at: packets, and one more for so many bytes.
@@ -168,13 +185,14 @@ struct Reading {
 }
 
 impl TapConsumer for TappedFlows {
-    fn event(&mut self, cookie: SockCookie, event: TapEvent<'_>, flows: &TapFlows<'_>) {
+    fn event(&mut self, cookie: SockCookie, event: TapEvent<'_>, flows: &mut TapFlows<'_>) {
         if let TapEvent::Begins(flow) = event {
             self.begin(&flow);
             return;
         }
         if let TapEvent::Ends { at_ns } = event {
             self.end(cookie, at_ns);
+            flows.forget(cookie);
             return;
         }
         let Some(reading) = self.reading(cookie, flows) else {
@@ -185,9 +203,13 @@ impl TapConsumer for TappedFlows {
             TapEvent::Passes(direction, packet) => reading.packet(direction, &packet),
             TapEvent::Begins(_) | TapEvent::Ends { .. } => {}
         }
+        let settled = reading.settle();
         let counted = reading.tapped.counts();
         if counted != reading.counted || reading.has_stopped != reading.tapped.stopped().is_some() {
             self.count(cookie);
+        }
+        if let Some((rule, settled)) = settled {
+            self.settle(cookie, &rule, settled, flows);
         }
     }
 
@@ -197,6 +219,9 @@ impl TapConsumer for TappedFlows {
             return;
         }
         self.looked = Instant::now();
+        flows.sweep();
+        let is_asked = |cookie| self.flows.contains_key(&cookie) || flows.has_to_obey(cookie);
+        self.asked.retain(is_asked);
         let silent = self.flows.iter();
         let silent = silent.filter(|(_, reading)| reading.came.elapsed() >= LOOK_AFTER);
         let gone: Vec<_> = silent
@@ -210,10 +235,16 @@ impl TapConsumer for TappedFlows {
 }
 
 impl TappedFlows {
-    fn new(shared: &Arc<ProxyContext>, metrics: TapMetrics, budget: f64) -> Self {
+    fn new(
+        shared: &Arc<ProxyContext>,
+        metrics: TapMetrics,
+        budget: f64,
+        asked: AskedFlows,
+    ) -> Self {
         Self {
             shared: shared.clone(),
             metrics,
+            asked,
             flows: HashMap::new(),
             looked: Instant::now(),
             budget: Budget::new(budget),
@@ -310,9 +341,18 @@ impl TappedFlows {
         flow.travels(Path::Tap);
         let flow = Arc::new(flow);
         let mut recorder = Recorder::new(&self.shared, &flow);
-        recorder.attach_reporters(&flow);
+        let question = asked::question(tapped, &flow, &self.shared.policy.borrow());
+        let mut decoded = TappedFlow::new(self.shared.prepared.clone());
+        match question {
+            None => recorder.attach_reporters(&flow),
+            Some(_) => {
+                decoded.asks();
+                self.asked.insert(tapped.cookie, &flow);
+            }
+        }
         let reading = Reading {
-            tapped: TappedFlow::new(self.shared.prepared.clone()),
+            tapped: decoded,
+            question,
             recorder,
             at_ns: 0,
             came: Instant::now(),
@@ -327,10 +367,29 @@ impl TappedFlows {
         self.metrics.flows.set(self.flows.len() as i64);
     }
 
+    /// Copies have said which rule a flow meets.
+    fn settle(
+        &mut self,
+        cookie: SockCookie,
+        rule: &RuleName,
+        settled: Settled,
+        flows: &mut TapFlows<'_>,
+    ) {
+        if let Err(error) = flows.settle(cookie, rule, settled) {
+            tracing::error!(%error, "the kernel cannot be told which rule a tapped flow meets");
+        }
+        if matches!(settled, Settled::Tapped(_)) {
+            return;
+        }
+        self.flows.remove(&cookie);
+        self.metrics.flows.set(self.flows.len() as i64);
+    }
+
     fn end(&mut self, cookie: SockCookie, at_ns: u64) {
         let Some(mut reading) = self.flows.remove(&cookie) else {
             return;
         };
+        self.asked.remove(cookie);
         reading.finish(at_ns);
         self.metrics.flows.set(self.flows.len() as i64);
     }
@@ -388,6 +447,22 @@ impl Reading {
                 self.recorder.followed = Some(followed);
             }
         }
+    }
+
+    /// Answers which rule the flow meets, once it is known, and begins to report to that rule's reporters.
+    fn settle(&mut self) -> Option<(RuleName, Settled)> {
+        let question = self.question.as_ref()?;
+        let asked = self.tapped.session()?;
+        let metrics = &self.recorder.shared.metrics.sessions;
+        let (by, settled) = asked::answer(question, asked, &self.flow, metrics)?;
+        self.question = None;
+        self.tapped.asks_no_more();
+        if let Settled::Tapped(_) = settled {
+            self.recorder.switch_rule(&self.flow);
+            self.rule = series_of(by.rule.clone());
+            self.decided_by = by.rule.clone();
+        }
+        Some((by.rule, settled))
     }
 
     /// Tells the reporters of requests that were not answered.

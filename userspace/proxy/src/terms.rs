@@ -10,7 +10,7 @@ use std::sync::Arc;
 use flow::Flow;
 use tls::{Common, Opaque, RuleTls};
 
-use super::{context::ProxyContext, session::Question};
+use super::{context::ProxyContext, question::Question};
 
 /// The terms of a flow, for a client that encrypts and for one that does not.
 pub(super) struct Terms {

@@ -8,6 +8,7 @@
 use std::{fmt, sync::Arc};
 
 use cql::{Completed, Details, Frame, StatementKind};
+use policy::TapDepth;
 
 use super::{journal::JournalSettings, refusal::Refusal, services::Services, whose::Whose};
 
@@ -102,6 +103,19 @@ pub trait Following: Send + Sync {
 
 /// The reporters of a rule.
 pub type Reporters = Arc<[Box<dyn Reporter>]>;
+
+/// How much of each frame these reporters need together. Of a frame that nobody reports the decoder reads what says
+/// which statement it is.
+pub fn depth(reporters: &[Box<dyn Reporter>]) -> TapDepth {
+    let deepest = reporters.iter().map(|reporter| {
+        match (reporter.wants_requests(), reporter.wants_bodies()) {
+            (true, _) => TapDepth::Details,
+            (false, true) => TapDepth::Bodies,
+            (false, false) => TapDepth::Frames,
+        }
+    });
+    deepest.max().unwrap_or(TapDepth::Frames)
+}
 
 /// Whether a statement of this kind belongs into a list of statements.
 pub(crate) fn asks_for_data(kind: StatementKind) -> bool {

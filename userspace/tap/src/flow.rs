@@ -7,6 +7,7 @@ use cql::{
     Unread, Verdict,
 };
 
+use crate::asking::{AskedSession, Asking};
 use crate::follower::{Follower, Piece, Told};
 use crate::packet::{Direction, KernelFraming, Packet};
 
@@ -75,6 +76,8 @@ struct Reader {
     wants_texts: bool,
     wants_contexts: bool,
     counts: Counts,
+    /// None: the flow's session is not asked for.
+    asking: Option<Box<Asking>>,
     /// Directions of which nothing more can be read before a frame begins.
     loses: [bool; 2],
 }
@@ -91,6 +94,7 @@ impl TappedFlow {
                 wants_texts: false,
                 wants_contexts: false,
                 counts: Counts::default(),
+                asking: None,
                 loses: [false; 2],
             },
         }
@@ -105,6 +109,22 @@ impl TappedFlow {
             decoder.wants_texts(texts);
             decoder.wants_contexts(contexts);
         }
+    }
+
+    /// Has the handshake tell of the session, until [`Self::asks_no_more`]. To be called before anything passes.
+    pub fn asks(&mut self) {
+        let prepared = self.reader.prepared.clone();
+        self.reader.asking = Some(Box::new(Asking::new(prepared)));
+    }
+
+    /// The session, as far as it is known. None: it is not asked for, or there is nothing new.
+    pub fn session(&mut self) -> Option<AskedSession<'_>> {
+        self.reader.asking.as_mut()?.news()
+    }
+
+    /// The session need not be known any more.
+    pub fn asks_no_more(&mut self) {
+        self.reader.asking = None;
     }
 
     /// The direction's first byte has this sequence number. With the first one of a flow it is decoded from
@@ -185,6 +205,13 @@ impl Reader {
         if self.is_lost(direction) {
             return;
         }
+        if let Some(asking) = &mut self.asking {
+            match told.piece {
+                Piece::Bytes(bytes) => asking.bytes(direction, bytes),
+                Piece::Skipped(bytes) => asking.skipped(direction, bytes),
+                Piece::Gap | Piece::Resumed(_) => asking.miss(),
+            }
+        }
         match told.piece {
             Piece::Bytes(bytes) => self.bytes(direction, told.at_ns, bytes, sink),
             Piece::Skipped(bytes) => self.skipped(direction, told.at_ns, bytes, sink),
@@ -245,6 +272,10 @@ impl Reader {
         };
         self.abandon(at_ns, sink);
         self.reading = Reading::Stopped(stopped);
+        // No packet is looked at any more.
+        if let Some(asking) = &mut self.asking {
+            asking.miss();
+        }
     }
 
     /// Bytes of this direction were missed. Whatever waits for a response is paired with none: which

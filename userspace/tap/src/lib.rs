@@ -9,6 +9,7 @@
 //! 1. `packet.rs`: [`Packet`], what the kernel says of one.
 //! 2. `follower.rs`: [`Follower`], one direction by TCP sequence number. It gives [`Piece`]s.
 //! 3. `flow.rs`: [`TappedFlow`], both directions and their decoder; what a gap means to it.
+//! 4. `asking.rs`: the handshake, where the flow's rule depends on its session.
 //!
 //! **Invariants.** A byte is read once and in order, or it is in a gap. A gap is told before anything behind it.
 //! Behind a gap, reading begins with a frame of which the kernel says where it begins; a request that was
@@ -19,10 +20,12 @@
 
 #![forbid(unsafe_code)]
 
+mod asking;
 mod flow;
 mod follower;
 mod packet;
 
+pub use asking::AskedSession;
 pub use flow::{Counts, Stopped, TappedFlow};
 pub use follower::{Follower, MAX_HELD_BYTES, MAX_HELD_PACKETS, Piece, Told};
 pub use packet::{Direction, KernelFraming, Packet};

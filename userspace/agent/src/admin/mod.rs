@@ -139,7 +139,10 @@ async fn flows(State(admin): State<Admin>) -> Response {
     let carried = admin.shared.flows.views();
     let left_alone = move || {
         let dataplane = &admin.dataplane;
-        (observed::views(dataplane), shortcuts::views(dataplane))
+        (
+            observed::views(dataplane, &admin.shared),
+            shortcuts::views(dataplane),
+        )
     };
     match aside(left_alone).await {
         Ok((observed, shortcuts)) => {

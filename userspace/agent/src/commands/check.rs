@@ -278,6 +278,9 @@ struct Explanation {
     backends: Vec<SocketAddr>,
     /// Whether the agent reads what the client encrypts.
     tls_ends: bool,
+    /// Where the rule that it meets at connect() asks for the session: why the connection comes to the agent. None: copies
+    /// of its handshake answer.
+    taken_in: Option<Option<String>>,
     /// The decision on such a connection of whose session nothing more can be known.
     unknowable: Match,
 }
@@ -300,6 +303,9 @@ fn explain(
 ) -> Explanation {
     let policy = &config.policy;
     let at_connect = policy.first_match(candidate);
+    let asked = at_connect.index.filter(|_| at_connect.session);
+    let taken_in = asked.map(|index| taken_in(config, index));
+    let in_agent = matches!(taken_in, Some(Some(_)));
     let possible: Vec<Possible> = policy
         .possible(candidate, session)
         .map(|PossibleMatch { met, .. }| {
@@ -311,7 +317,7 @@ fn explain(
                 path: config
                     .paths
                     .get(&met.rule)
-                    .map(|path| path_of(path, at_connect.session)),
+                    .map(|path| path_of(path, in_agent)),
                 met,
                 open: open.unwrap_or_default(),
             }
@@ -329,11 +335,22 @@ fn explain(
             .balances(candidate)
             .map_or_else(Vec::new, |rule| rule.backends.clone()),
         tls_ends,
+        taken_in,
         unknowable: match policy.decide(candidate, &session.clone().closed()) {
             Decision::Decided(met) => met,
             Decision::Undecided => policy.first_match(candidate),
         },
     }
+}
+
+/// Why the agent takes in what meets the session rule at `index`. None: copies of its handshake say which rule holds.
+fn taken_in(config: &Config, index: usize) -> Option<String> {
+    let rule = config.policy.rules.get(index)?;
+    if rule.asks_copies {
+        return None;
+    }
+    let why = config.policy.takes_in(index).map(|why| why.to_string());
+    Some(why.unwrap_or_else(|| format!("`path` of rule {} is inline", rule.name)))
 }
 
 /// The path and its reason. `in_agent`: the agent decides, so it has the flow's bytes.
@@ -404,10 +421,21 @@ impl Explanation {
             }
         }
         if self.at_connect.session && self.decided().is_some() {
+            let by = match self.taken_in {
+                Some(None) => "from copies of its handshake",
+                _ => "in the agent",
+            };
             text.push_str(&format!(
-                "  decided in the agent: at connect() it meets {}, which asks for the session\n",
+                "  decided {by}: at connect() it meets {}, which asks for the session\n",
                 self.at_connect.rule
             ));
+        }
+        match &self.taken_in {
+            None => {}
+            Some(None) => {
+                text.push_str("  left alone: copies of its handshake say which rule holds\n")
+            }
+            Some(Some(why)) => text.push_str(&format!("  taken in, because {why}\n")),
         }
         for Possible {
             met, remembered, ..
@@ -462,6 +490,7 @@ impl Explanation {
             })).collect::<Vec<_>>(),
             "backends": self.backends,
             "tls_ends": self.tls_ends,
+            "taken_in": self.taken_in.as_ref().map(Option::is_some),
             "unknowable": met.is_none().then(|| json!({
                 "rule": self.unknowable.rule.as_str(),
                 "action": self.unknowable.action.as_str(),

@@ -104,7 +104,7 @@ pub struct Config {
     pub containers: Vec<Socket>,
     /// Ordered rules.
     pub policy: Policy,
-    /// The paths of the rules that ask for a tap.
+    /// The paths of the rules that read, or ask for the session, where there is something to be said of them.
     pub paths: BTreeMap<RuleName, RulePath>,
     /// The rules' pipelines.
     pub pipelines: Pipelines,

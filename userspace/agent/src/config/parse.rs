@@ -32,16 +32,14 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
     let mut pipelines = pipeline::of(&raw.rule)?;
     warnings.extend(pipeline::doubts(&pipelines));
-    let paths = path::of(&raw.rule, &pipelines)?;
-    path::note(&paths, &mut pipelines);
-    let pipelines = Pipelines::new(pipelines);
+    let plans = path::plan(&raw.rule, &pipelines)?;
     let triggers = trigger::of(&raw.rule)?;
     let tls = tls::of(&raw.rule, raw.health.cql, &mut warnings)?;
     let protective = protective::check(&raw.rule);
     let mut policy = policy(raw.rule, raw.default, &mut warnings)?;
-    for rule in &mut policy.rules {
-        rule.taps = paths.get(&rule.name).is_some_and(|path| path.is_tap);
-    }
+    let paths = path::settle(plans, &mut policy)?;
+    path::note(&paths, &mut pipelines);
+    let pipelines = Pipelines::new(pipelines);
     let health = health::settings(raw.health)?;
     let RawAgent {
         admin_socket,
@@ -260,7 +258,8 @@ pub(super) fn rule(
         shortcut: raw.shortcut.map_or(Ok(Shortcut::Neither), |wanted| {
             shortcut::of(&wanted, action)
         })?,
-        taps: false,
+        taps: None,
+        asks_copies: false,
         remember: raw
             .remember
             .map(|lasts| remember::lasts(&lasts, action, *asks))

@@ -1,9 +1,9 @@
 //! The meaning of `path`: whether the bytes of a rule's flows come to the agent, or copies of them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-use policy::{Action, RuleName};
-use steps::{WhenFull, pipelines::Steps};
+use policy::{Action, Policy, Rule, RuleName, TapDepth};
+use steps::{WhenFull, pipelines::Steps, reporter};
 use toml::Spanned;
 
 use super::{error::Flaw, raw::RawRule, value::one_of};
@@ -26,22 +26,142 @@ pub struct RulePath {
     pub why: String,
 }
 
-/// The paths of the rules that ask for a tap.
-pub(super) fn of(
+/// The path that a rule wants. Whether it can have it depends on other rules, too.
+pub(super) struct Plan {
+    wanted: Wanted,
+    /// The place of the key, if it is there.
+    at: Option<Range<usize>>,
+    /// How much of each frame the rule's steps need, or why they need the bytes.
+    depth: Result<TapDepth, String>,
+}
+
+/// The paths that rules want: of those that read, and of those that ask for the session.
+pub(super) fn plan(
     rules: &[Spanned<RawRule>],
     pipelines: &[(RuleName, Steps)],
-) -> Result<BTreeMap<RuleName, RulePath>, Flaw> {
-    let rules = rules.iter().map(Spanned::get_ref);
-    let named = rules.filter_map(|rule| Some((rule, rule.path.as_ref()?)));
-    let mut paths = BTreeMap::new();
-    for (rule, path) in named {
+) -> Result<BTreeMap<RuleName, Plan>, Flaw> {
+    let mut plans = BTreeMap::new();
+    for rule in rules.iter().map(Spanned::get_ref) {
         let name = RuleName::new(rule.name.get_ref());
         let steps = pipelines.iter().find(|(of, _)| *of == name);
-        if let Some(taken) = taken(rule, path, steps.map(|(_, steps)| steps))? {
-            paths.insert(name, taken);
+        if let Some(plan) = plan_of(rule, steps.map(|(_, steps)| steps))? {
+            plans.insert(name, plan);
+        }
+    }
+    Ok(plans)
+}
+
+fn plan_of(rule: &RawRule, steps: Option<&Steps>) -> Result<Option<Plan>, Flaw> {
+    let reads = rule.action.get_ref() == Action::Enrich.as_str();
+    let (wanted, at) = match &rule.path {
+        Some(path) => (wanted(path)?, Some(path.span())),
+        // Without steps flows are there to be shown and marked, which only those in the agent can be.
+        None if reads && steps.is_none() => (Wanted::Inline, None),
+        None => (Wanted::Auto, None),
+    };
+    if !reads && !asks_session(rule) {
+        let flaw = |at| {
+            let action = rule.action.get_ref();
+            let message = format!(
+                "rule.path: expected `action = \"enrich\"` or a condition on the session, because only such flows \
+                 are read; found action {action:?}"
+            );
+            Flaw::new(at, message)
+        };
+        return at.map_or(Ok(None), |at| Err(flaw(at)));
+    }
+    let depth = match (reads, wanted) {
+        (_, Wanted::Inline) => Err("that is what its `path` says".to_owned()),
+        (true, _) => obstacle(rule, steps).map_or_else(|| Ok(depth(steps)), Err),
+        // Nothing is read any more when it is known that the rule holds.
+        (false, _) => Ok(TapDepth::Frames),
+    };
+    Ok(Some(Plan { wanted, at, depth }))
+}
+
+fn wanted(path: &Spanned<String>) -> Result<Wanted, Flaw> {
+    one_of(
+        "rule.path",
+        path,
+        &[
+            ("auto", Wanted::Auto),
+            ("tap", Wanted::Tap),
+            ("inline", Wanted::Inline),
+        ],
+    )
+}
+
+fn depth(steps: Option<&Steps>) -> TapDepth {
+    let report = steps.and_then(|steps| steps.report.as_ref());
+    report.map_or(TapDepth::Frames, |report| reporter::depth(report))
+}
+
+/// Gives the policy's rules their paths, and says of those that read which it is.
+pub(super) fn settle(
+    mut plans: BTreeMap<RuleName, Plan>,
+    policy: &mut Policy,
+) -> Result<BTreeMap<RuleName, RulePath>, Flaw> {
+    for (name, plan) in &mut plans {
+        let mut rules = policy.rules.iter().filter(|rule| rule.name == *name);
+        let balances =
+            rules.find_map(|rule| policy.balances_for(rule).filter(|_| rule.is_of_elsewhere()));
+        if let Some(by) = balances {
+            plan.depth = Err(format!("the agent dials the backends of rule {}", by.name));
+        }
+    }
+    let depth = |rule: &Rule| plans.get(&rule.name)?.depth.clone().ok();
+    for rule in &mut policy.rules {
+        rule.taps = depth(rule).filter(|_| rule.action == Action::Enrich);
+    }
+    // What a session rule's flows may meet is known now that every rule has its own path.
+    let obstacles: Vec<Option<String>> = (0..policy.rules.len())
+        .zip(&policy.rules)
+        .map(|(index, rule)| {
+            let own = plans.get(&rule.name)?.depth.clone().err();
+            let behind = || policy.takes_in(index).filter(|_| rule.is_session());
+            own.or_else(|| behind().map(|takes_in| takes_in.to_string()))
+        })
+        .collect();
+    let mut paths = BTreeMap::new();
+    for (rule, obstacle) in policy.rules.iter_mut().zip(obstacles) {
+        let Some(plan) = plans.get(&rule.name) else {
+            continue;
+        };
+        rule.asks_copies = rule.is_session() && obstacle.is_none();
+        if let Some(path) = path(rule, plan, obstacle)? {
+            paths.insert(rule.name.clone(), path);
         }
     }
     Ok(paths)
+}
+
+/// None: there is nothing to be said.
+fn path(rule: &Rule, plan: &Plan, obstacle: Option<String>) -> Result<Option<RulePath>, Flaw> {
+    let reads = rule.action == Action::Enrich;
+    let why = match (plan.wanted, obstacle) {
+        (Wanted::Inline, _) => return Ok(None),
+        (Wanted::Tap, Some(why)) => {
+            let message = format!(
+                "rule.path: expected a rule that can be tapped, or `auto`; found \"tap\", and {why}"
+            );
+            return Err(Flaw::new(plan.at.clone().unwrap_or_default(), message));
+        }
+        (Wanted::Auto, Some(why)) => {
+            let why = format!("inline, because {why}");
+            return Ok(reads.then_some(RulePath { is_tap: false, why }));
+        }
+        (Wanted::Auto | Wanted::Tap, None) => match (reads, rule.is_session()) {
+            (true, false) => "tap, because every step only reads",
+            (true, true) => {
+                "tap, because every step only reads, and copies of the handshake say whether the rule holds"
+            }
+            (false, _) => "tap, until copies of the handshake say which rule holds",
+        },
+    };
+    Ok(Some(RulePath {
+        is_tap: true,
+        why: why.to_owned(),
+    }))
 }
 
 /// Has the flows of rules that are not tapped say why.
@@ -53,53 +173,10 @@ pub(super) fn note(paths: &BTreeMap<RuleName, RulePath>, pipelines: &mut [(RuleN
     }
 }
 
-/// None: the rule is inline, as without the key.
-fn taken(
-    rule: &RawRule,
-    path: &Spanned<String>,
-    steps: Option<&Steps>,
-) -> Result<Option<RulePath>, Flaw> {
-    let wanted = one_of(
-        "rule.path",
-        path,
-        &[
-            ("auto", Wanted::Auto),
-            ("tap", Wanted::Tap),
-            ("inline", Wanted::Inline),
-        ],
-    )?;
-    if rule.action.get_ref() != Action::Enrich.as_str() {
-        let message = format!(
-            "rule.path: expected `action = \"enrich\"`, because only such flows are read; found action {:?}",
-            rule.action.get_ref()
-        );
-        return Err(Flaw::new(path.span(), message));
-    }
-    match (wanted, obstacle(rule, steps)) {
-        (Wanted::Inline, _) => Ok(None),
-        (Wanted::Auto, Some(why)) => Ok(Some(RulePath {
-            is_tap: false,
-            why: format!("inline, because {why}"),
-        })),
-        (Wanted::Tap, Some(why)) => {
-            let message = format!(
-                "rule.path: expected a rule that can be tapped, or `auto`; found \"tap\", and {why}"
-            );
-            Err(Flaw::new(path.span(), message))
-        }
-        (Wanted::Auto | Wanted::Tap, None) => Ok(Some(RulePath {
-            is_tap: true,
-            why: "tap, because every step only reads".to_owned(),
-        })),
-    }
-}
-
 /// Why a rule's flows have to come to the agent, if they have to.
 fn obstacle(rule: &RawRule, steps: Option<&Steps>) -> Option<String> {
-    if let Some(key) = session_key(rule) {
-        return Some(format!("`{key}` is known in the agent alone"));
-    }
-    if rule.tls.is_some() || rule.upstream_tls.is_some() {
+    let tls = rule.tls.as_ref().filter(|tls| !tls.get_ref().is_bool());
+    if tls.is_some() || rule.upstream_tls.is_some() {
         return Some("TLS ends in the agent".to_owned());
     }
     if !rule.backends.is_empty() {
@@ -132,23 +209,19 @@ fn obstacle(rule: &RawRule, steps: Option<&Steps>) -> Option<String> {
     ))
 }
 
-/// The first key of the rule that asks for the session. `tls` as a condition is one, too.
-fn session_key(rule: &RawRule) -> Option<&'static str> {
+/// Whether the rule has a condition on the session. `tls` as a condition is one, too.
+fn asks_session(rule: &RawRule) -> bool {
     let lists = [
-        ("user", &rule.user),
-        ("keyspace", &rule.keyspace),
-        ("driver", &rule.driver),
-        ("driver_version", &rule.driver_version),
-        ("application", &rule.application),
-        ("protocol", &rule.protocol),
-        ("compression", &rule.compression),
+        &rule.user,
+        &rule.keyspace,
+        &rule.driver,
+        &rule.driver_version,
+        &rule.application,
+        &rule.protocol,
+        &rule.compression,
     ];
-    let mut named = lists.into_iter().filter(|(_, list)| !list.is_empty());
-    if let Some((key, _)) = named.next() {
-        return Some(key);
-    }
-    let tls = rule.tls.as_ref()?.get_ref();
-    tls.is_bool().then_some("tls")
+    let tls = rule.tls.as_ref();
+    lists.iter().any(|list| !list.is_empty()) || tls.is_some_and(|tls| tls.get_ref().is_bool())
 }
 
 #[cfg(test)]
@@ -157,40 +230,78 @@ mod tests {
     use crate::config::Config;
     use std::path::Path;
 
-    /// Whether the rule has no pipeline, so that nothing is said of one.
-    fn rule_is_bare(keys: &str) -> bool {
-        !keys.contains("pipeline")
+    const STATS: &str = r#"pipeline = [{ transform = "stats" }]"#;
+
+    fn config(rules: &[&str]) -> Result<Config, String> {
+        let rules = rules.iter().zip(["r", "s", "t"]);
+        let rules = rules.map(|(keys, name)| {
+            let to = if keys.contains("to = ") {
+                ""
+            } else {
+                "to = [\"10.0.0.0/8:9042\"]\n"
+            };
+            format!("[[rule]]\nname = \"{name}\"\n{to}{keys}\n")
+        });
+        let text: String = rules.collect();
+        Config::parse(Path::new("f"), &text).map_err(|e| e.to_string())
     }
 
-    fn parsed(keys: &str) -> Result<Option<RulePath>, String> {
-        let text = format!("[[rule]]\nname = \"r\"\nto = [\"10.0.0.0/8:9042\"]\n{keys}\n");
-        let config = Config::parse(Path::new("f"), &text).map_err(|e| e.to_string())?;
+    /// The path of the first rule.
+    fn parsed(rules: &[&str]) -> Result<Option<RulePath>, String> {
+        let config = config(rules)?;
         let rule = &config.policy.rules[0];
         let path = config.paths.get(&rule.name).cloned();
         let is_tap = path.as_ref().is_some_and(|path| path.is_tap);
         assert_eq!(rule.is_tapped(), is_tap);
-        assert_eq!(config.policy.taps(), is_tap);
-        let about = config.pipelines.about(&rule.name);
-        let told = about.and_then(|about| about.inline.clone());
-        let why = path.as_ref().filter(|path| !path.is_tap);
-        assert!(told.is_none() || told.as_ref() == why.map(|path| &path.why));
-        assert_eq!(told.is_some(), why.is_some() && !rule_is_bare(keys));
+        if let Some(about) = config.pipelines.about(&rule.name) {
+            let why = path.as_ref().filter(|path| !path.is_tap);
+            assert_eq!(about.inline, why.map(|path| path.why.clone()));
+        }
         Ok(path)
     }
 
+    fn depth_of(keys: &str) -> Option<TapDepth> {
+        config(&[keys]).unwrap().policy.rules[0].taps
+    }
+
     #[test]
-    fn a_rule_that_only_reads_is_tapped_if_it_is_asked() {
+    fn a_rule_whose_steps_only_read_is_tapped() {
         let readers = r#"pipeline = [{ transform = "stats" }, { transform = "count" },
             { transform = "audit", file = "/var/log/a.log", full = "drop" }]"#;
-        for path in ["auto", "tap"] {
-            let keys =
-                format!("action = \"enrich\"\nfail = \"open\"\npath = \"{path}\"\n{readers}");
-            let taken = parsed(&keys).unwrap().unwrap();
+        for path in ["", "path = \"auto\"", "path = \"tap\""] {
+            let keys = format!("action = \"enrich\"\nfail = \"open\"\n{path}\n{readers}");
+            let taken = parsed(&[&keys]).unwrap().unwrap();
             assert_eq!(taken.why, "tap, because every step only reads");
             assert!(taken.is_tap);
         }
-        let inline = parsed("action = \"enrich\"\npath = \"inline\"");
-        assert_eq!(inline, Ok(None));
+        let tap = parsed(&["action = \"enrich\"\npath = \"tap\""]).unwrap();
+        assert!(tap.unwrap().is_tap);
+        let inline = format!("action = \"enrich\"\npath = \"inline\"\n{STATS}");
+        // Without steps, too.
+        for keys in [&inline, "action = \"enrich\""] {
+            assert_eq!(parsed(&[keys]), Ok(None));
+        }
+    }
+
+    #[test]
+    fn copies_have_as_much_as_the_steps_need_together() {
+        let needs = [
+            ("", TapDepth::Frames),
+            (r#"{ transform = "count" }"#, TapDepth::Frames),
+            (r#"{ transform = "debug" }"#, TapDepth::Frames),
+            (
+                r#"{ transform = "debug", values = true }"#,
+                TapDepth::Bodies,
+            ),
+            (
+                r#"{ transform = "count" }, { transform = "stats" }"#,
+                TapDepth::Details,
+            ),
+        ];
+        for (steps, depth) in needs {
+            let keys = format!("action = \"enrich\"\npath = \"tap\"\npipeline = [{steps}]");
+            assert_eq!(depth_of(&keys), Some(depth), "{steps}");
+        }
     }
 
     #[test]
@@ -206,19 +317,20 @@ mod tests {
                 pipeline = [{ transform = "audit", file = "/var/log/a.log" }]"#,
                 "`audit` holds requests while its file takes no more",
             ),
-            (r#"user = ["etl"]"#, "`user` is known in the agent alone"),
-            ("tls = true", "`tls` is known in the agent alone"),
             (
-                r#"fail = "closed""#,
+                r#"fail = "closed"
+                pipeline = [{ transform = "stats" }]"#,
                 "`fail = \"closed\"` wants flows refused that nobody reads",
             ),
         ];
         for (keys, why) in needs {
-            let auto = parsed(&format!("action = \"enrich\"\npath = \"auto\"\n{keys}"));
-            let auto = auto.unwrap().unwrap();
-            assert!(!auto.is_tap && auto.why.starts_with("inline, because "));
-            assert!(auto.why.contains(why), "{auto:?}");
-            let tap = parsed(&format!("action = \"enrich\"\npath = \"tap\"\n{keys}"));
+            for path in ["", "path = \"auto\""] {
+                let auto = parsed(&[&format!("action = \"enrich\"\n{path}\n{keys}")]);
+                let auto = auto.unwrap().unwrap();
+                assert!(!auto.is_tap && auto.why.starts_with("inline, because "));
+                assert!(auto.why.contains(why), "{auto:?}");
+            }
+            let tap = parsed(&[&format!("action = \"enrich\"\npath = \"tap\"\n{keys}")]);
             let tap = tap.unwrap_err();
             assert!(
                 tap.contains("rule.path: expected") && tap.contains(why),
@@ -228,10 +340,65 @@ mod tests {
     }
 
     #[test]
+    fn a_session_is_read_from_copies_unless_a_rule_that_may_be_met_needs_the_bytes() {
+        let reads = format!("user = [\"etl\"]\naction = \"enrich\"\n{STATS}");
+        let leaves = "driver = [\"d\"]\naction = \"bypass\"";
+        let rest = format!("action = \"enrich\"\n{STATS}");
+        for rules in [
+            &[&*reads][..],
+            &[leaves],
+            &[&reads, leaves, &rest],
+            &[leaves, &reads, "action = \"observe\""],
+            // What is behind a rule that surely holds is not met, and neither is what is elsewhere.
+            &[
+                &reads,
+                "action = \"bypass\"",
+                "fail = \"open\"\naction = \"deny\"",
+            ],
+            &[
+                leaves,
+                "to = [\":9043\"]\nfail = \"open\"\naction = \"deny\"",
+            ],
+        ] {
+            let path = parsed(rules).unwrap().unwrap();
+            assert!(
+                path.is_tap && path.why.contains("copies of the handshake"),
+                "{path:?}"
+            );
+        }
+        let needs = [
+            ("fail = \"open\"\naction = \"deny\"", "rule s may deny"),
+            ("action = \"enrich\"", "rule s may be met, which is inline"),
+            (
+                "driver = [\"d\"]\nfail = \"closed\"\naction = \"bypass\"",
+                "fail = \"closed\" of rule s refuses where the session cannot be known",
+            ),
+            (
+                "netns = [\"4026531840\"]\naction = \"bypass\"",
+                "`netns` of rule s is not known of a connection that is left alone",
+            ),
+            (
+                "to = [\"10.0.0.1:9042\"]\nbackends = [\"10.1.0.1:9042\"]\naction = \"bypass\"",
+                "the agent dials the backends of rule s",
+            ),
+        ];
+        for (behind, why) in needs {
+            let path = parsed(&[&reads, behind]).unwrap().unwrap();
+            assert_eq!(path.why, format!("inline, because {why}"));
+            let tap = parsed(&[&format!("path = \"tap\"\n{reads}"), behind]).unwrap_err();
+            assert!(tap.contains(why), "{tap}");
+        }
+        for inline in [leaves, &reads] {
+            let inline = format!("path = \"inline\"\n{inline}");
+            assert_eq!(parsed(&[&inline]), Ok(None));
+        }
+    }
+
+    #[test]
     fn only_what_is_read_has_a_path() {
-        let error = parsed("action = \"observe\"\npath = \"tap\"").unwrap_err();
+        let error = parsed(&["action = \"observe\"\npath = \"tap\""]).unwrap_err();
         assert!(error.contains("expected `action = \"enrich\"`"), "{error}");
-        let error = parsed("action = \"enrich\"\npath = \"copy\"").unwrap_err();
+        let error = parsed(&["action = \"enrich\"\npath = \"copy\""]).unwrap_err();
         assert!(error.contains("rule.path"), "{error}");
     }
 }

@@ -193,7 +193,7 @@ pub(super) struct RawRule {
     #[schemars(with = "String", regex(pattern = "^[A-Za-z0-9._-]{1,63}$"))]
     pub name: Spanned<String>,
     /// Treatment of connections that the rule holds for. `bypass`: nothing; `observe`: the kernel measures them;
-    /// `enrich`: they pass the agent; `deny`: they are refused.
+    /// `enrich`: what passes is read; `deny`: they are refused.
     #[schemars(with = "String", extend("enum" = Action::ALL.map(Action::as_str)))]
     pub action: Spanned<String>,
     /// Treatment of connections while the agent is away. `open`: they go straight to the database; `closed`: they are
@@ -302,11 +302,12 @@ pub(super) struct RawRule {
     )]
     pub backends: Vec<Spanned<String>>,
     /// How flows are read: `inline`, they come to the agent, and may be changed and held; `tap`, they are left alone, and the
-    /// agent gets copies of their packets; `auto`, `tap` if every step only reads (`docs/pipelines.md`). Needs
-    /// `action = "enrich"`.
+    /// agent gets copies of their packets; `auto`, `tap` if every step only reads (`docs/pipelines.md`). Without this key
+    /// `auto`, and `inline` in a rule without steps. Needs `action = "enrich"`, or a condition on the session, which copies of
+    /// the handshake tell where nothing needs the bytes.
     #[schemars(
         with = "Option<String>",
-        extend("enum" = ["auto", "tap", "inline"], "default" = "inline")
+        extend("enum" = ["auto", "tap", "inline"])
     )]
     pub path: Option<Spanned<String>>,
     /// Sides whose sockets the rule lets into the kernel's sockmaps: `true` the client's and the database's, `"client"` or

@@ -15,7 +15,7 @@ use grammar::{Statement, TABLES, schema, statement};
 use peer::{Answer, ERROR, Peer, RESULT};
 use sandbox::{Cgroup, run_in};
 
-use super::cassandra::Cassandra;
+use super::{cassandra::Cassandra, protect::Keys};
 
 /// The conversations that are held at the same time, each in keyspaces of its own: of who asks directly, and of who is
 /// seen.
@@ -72,7 +72,7 @@ const ALONE: [&str; 6] = [
     "{ transform = \"rewrite\", addresses = \"dialled\" }",
     "{ transform = \"tag\", service = \"suite\", comment = true }",
     "{ transform = \"mirror\", to = \"127.0.0.1:1\", what = [\"reads\", \"writes\"] }",
-    "{ transform = \"protect\", columns = { \"genb.nothing\" = [\"v\", \"d\"] }, keys = \"$FOLDER/keys\" }",
+    "{ transform = \"protect\", columns = { \"genb.nothing\" = [\"v\", \"d\"] }, keys = \"$KEYS\" }",
     "{ transform = \"coalesce\", tables = { \"genb.nothing\" = { partition_key = [\"k\"], clustering = [\"c\"], columns = [\"v\"] } } }",
 ];
 
@@ -87,6 +87,13 @@ fn set(variable: &str) -> Option<u64> {
 /// The number of statements for each step alone.
 fn alone() -> Option<u64> {
     set("UNDERPASS_STATEMENTS_ALONE")
+}
+
+/// Every step by itself, with its keys in this file.
+fn by_themselves(keys: &Keys) -> Vec<String> {
+    let file = keys.file().display().to_string();
+    let all = STEPS.iter().chain(&ALONE);
+    all.map(|step| step.replace("$KEYS", &file)).collect()
 }
 
 /// Statements after which tables are made anew: Cassandra has room for as many that are prepared, and forgets them with
@@ -122,9 +129,9 @@ fn answers_are_those_without_the_agent() {
 #[test]
 fn answers_through_each_step_are_those_without_it() {
     let test = "differential::answers_through_each_step_are_those_without_it";
-    let steps = STEPS.iter().chain(&ALONE).map(ToString::to_string);
+    let keys = Keys::new();
     if let Some(count) = alone() {
-        compared(test, &steps.collect::<Vec<_>>(), count);
+        compared(test, &by_themselves(&keys), count);
     }
 }
 
@@ -162,6 +169,7 @@ fn compared(test: &str, pipelines: &[String], count: u64) {
         println!("{count} statements in each of four conversations: {steps}");
         for told in [&held, &left.concat()] {
             if !told.is_empty() {
+                println!("{told}");
                 let _ = writeln!(differences, "{steps}\n{told}");
             }
         }

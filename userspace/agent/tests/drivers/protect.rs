@@ -1,6 +1,6 @@
 //! Columns of the suites' tables are encrypted, and the suites do not know of it.
 
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use sandbox::Cgroup;
 use scylla::{client::Compression, client::session::Session};
@@ -37,11 +37,16 @@ impl Keys {
         Self(folder)
     }
 
+    /// Where it is.
+    pub fn file(&self) -> PathBuf {
+        self.0.path().join("keys.toml")
+    }
+
     /// For a rule: the columns of the suites' tables in this keyspace.
     pub fn pipeline(&self, keyspace: &str) -> String {
         let columns =
             COLUMNS.map(|(table, column)| format!("\"{keyspace}.{table}\" = [\"{column}\"]"));
-        let file = self.0.path().join("keys.toml");
+        let file = self.file();
         format!(
             "pipeline = [{{ transform = \"protect\", columns = {{ {} }}, keys = {file:?} }}, {{ transform = \
              \"stats\" }}]",

@@ -27,10 +27,11 @@ use crate::common::{
 
 const SELECT: &str = "SELECT v FROM shop.orders WHERE id = 4711";
 
-/// One rule, `r`, with an audit in this file before other steps.
+/// One rule, `r`, with an audit in this file before other steps. Its flows come to the agent: what is told of copies
+/// `reporters::tapped` says.
 fn policy(file: &Path, settings: &str, steps: &str) -> String {
     format!(
-        "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\naction = \"enrich\"\n\
+        "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\npath = \"inline\"\naction = \"enrich\"\n\
          pipeline = [{{ transform = \"audit\", file = \"{}\"{settings} }}{steps}]\n",
         file.display()
     )

@@ -96,7 +96,10 @@ fn a_level_is_raised_and_all_else_passes() {
             assert_eq!(transforms(host, "consistency", "changed", ""), before + 1);
             let flow = host.flow(&c);
             assert_eq!(flow["path"], "enrich", "{flow}");
-            assert_eq!(flow["why"], "rule r says enrich; through consistency");
+            assert_eq!(
+                flow["why"],
+                "rule r says enrich; inline, because `consistency` may change, answer, delay or refuse requests; through consistency"
+            );
             c.ends();
         }
     });

@@ -1,6 +1,7 @@
 //! Rules with reporters: what they tell of what passes, which stays as it is.
 
 mod adopted;
+mod asked;
 mod counted;
 mod lossy;
 mod slow;
@@ -20,8 +21,13 @@ use serde_json::Value;
 use crate::common::{
     self, eventually,
     frames::{RESPONSE, RESULT, frame, query, ready, startup, void},
-    wire::{Conversation, Host, PREPARE, auth_response, auth_success, authenticate, host},
+    wire::{
+        Conversation, Host, PREPARE, auth_response, auth_success, authenticate, host, set_keyspace,
+    },
 };
+
+/// Flows come to the agent. Reporters tell the same on the path `tap`: see `tapped`.
+const INLINE: &str = "path = \"inline\"";
 
 /// One rule, `r`.
 fn policy(conditions: &str, pipeline: &str) -> String {
@@ -50,7 +56,7 @@ fn a_flow_keeps_the_reporters_that_it_began_with() {
             let row = rows.find(|row| row["table"] == "orders").unwrap();
             row["consistency"]["one"].clone()
         };
-        host.policy(&policy("", "{ transform = \"stats\" }"));
+        host.policy(&policy(INLINE, "{ transform = \"stats\" }"));
         let mut before = begin(host, 4);
         host.policy(&policy("", ""));
         let mut after = begin(host, 5);
@@ -331,7 +337,7 @@ fn a_thousand_flows_with_stats_are_small() {
     const FLOWS: usize = 1_000;
     const MOST_MIB: usize = 60;
     host(|host| {
-        host.policy(&policy("", "{ transform = \"stats\" }"));
+        host.policy(&policy(INLINE, "{ transform = \"stats\" }"));
         let mut flows: Vec<Conversation> = (0..FLOWS).map(|_| begin(host, 4)).collect();
         for (n, c) in flows.iter_mut().enumerate() {
             for stream in 0..4 {

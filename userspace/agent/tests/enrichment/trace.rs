@@ -31,10 +31,11 @@ const NOT_SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-
 /// Requests that are asked at once.
 const MANY: u64 = 6_000;
 
-/// One rule, `r`, that traces to this endpoint before other steps.
+/// One rule, `r`, that traces to this endpoint before other steps. Its flows come to the agent, which is behind by no more
+/// than a span.
 fn policy(to: SocketAddr, sample: f64, steps: &str) -> String {
     format!(
-        "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\naction = \"enrich\"\npipeline = [{{ transform = \"trace\", \
+        "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\npath = \"inline\"\naction = \"enrich\"\npipeline = [{{ transform = \"trace\", \
          endpoint = \"http://{to}\", sample = {sample}, service = \"shop\" }}{steps}]\n"
     )
 }

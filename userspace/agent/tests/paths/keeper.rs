@@ -95,10 +95,12 @@ fn a_clean_stop_waits_for_a_keeper_that_has_just_been_started() {
     let host = Host::new();
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("agent");
-    let switch = "UNDERPASS_TEST_HOOKS=keeper_late_ms=3000";
+    let switch = "UNDERPASS_TEST_HOOKS=keeper_late_ms=5000";
     sandbox::program::switched(&script, BINARY, switch).unwrap();
     let mut agent = host.agent_that_has_no_keeper_yet(&script, "auto");
     let traffic = host.traffic(&agent, 2);
+    let log = agent.log();
+    assert!(!log.contains("keeper started"), "it has begun: {log}");
     agent.stop().unwrap();
     let log = agent.log();
     assert!(!log.contains("end with this agent"), "{log}");

@@ -207,7 +207,8 @@ fn a_mark_forgets() {
 
 #[test]
 fn only_what_a_remembering_rule_decides_is_remembered() {
-    let keyspace = "[[rule]]\nname = \"first\"\nto = [\":PORT\"]\nkeyspace = [\"shop\"]\n\
+    // What copies of the handshake say is not remembered, and need not be.
+    let keyspace = "[[rule]]\nname = \"first\"\nto = [\":PORT\"]\nkeyspace = [\"shop\"]\npath = \"inline\"\n\
                     action = \"bypass\"\nremember = \"10m\"\n\
                     [[rule]]\nname = \"rest\"\nto = [\":PORT\"]\naction = \"bypass\"\n";
     host(keyspace, |host| {

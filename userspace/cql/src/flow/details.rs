@@ -17,8 +17,7 @@ use crate::wire::header::{Flags, Header, Opcode, StreamId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How much of a body is collected for it: a few hundred values in front of what stands behind
-/// them, and the description of a few hundred columns.
+/// How much of a body is collected for it: a few hundred values, or warnings, in front of what stands behind them.
 pub(crate) const DETAIL_PREFIX_BYTES: usize = 64 << 10;
 
 /// How much of an AUTH_RESPONSE: a user and a password.

@@ -33,6 +33,14 @@ use std::sync::Arc;
 /// [skipped](FlowDecoder::skip_requests).
 pub const MAX_READ_BODY_BYTES: usize = details::DETAIL_PREFIX_BYTES;
 
+/// How much of an EXECUTE or a RESULT a decoder reads for a sink that asks for no details, unless a custom payload,
+/// warnings or a tracing id may stand in front.
+pub const MAX_READ_ID_BYTES: usize = response::PREFIX_BYTES;
+const _: () = assert!(request::ID_PREFIX_BYTES <= MAX_READ_ID_BYTES);
+
+/// How much of such a RESULT it reads for one that does.
+pub const MAX_READ_ROWS_BYTES: usize = response::ROWS_PREFIX_BYTES;
+
 /// How much of a compressed body a decoder reads at most.
 pub const MAX_READ_COMPRESSED_BODY_BYTES: usize = enough_for(MAX_READ_BODY_BYTES, MAX_SEEN_BYTES);
 
@@ -170,7 +178,7 @@ impl FlowDecoder {
     }
 
     /// Goes past bytes on their way to the database that the caller does not have: the rest of a long
-    /// body, behind [`MAX_READ_BODY_BYTES`]. None: they are no such bytes, so something was missed that
+    /// body, behind what is read of it. None: they are no such bytes, so something was missed that
     /// has to be read, and nothing has changed.
     pub fn skip_requests(
         &mut self,

@@ -24,7 +24,7 @@ const TEXT_PREFIX_BYTES: usize = 64 << 10;
 
 /// How much of an EXECUTE is collected: its id of at most
 /// [`MAX_PREPARED_ID_BYTES`](crate::flow::prepared::MAX_PREPARED_ID_BYTES) stands in front.
-const ID_PREFIX_BYTES: usize = 512;
+pub(crate) const ID_PREFIX_BYTES: usize = 512;
 
 /// How many children of a batch are looked at for one with a known table. Mostly it is the first;
 /// a batch of nothing but unknown ids must not keep asking the shared store for each.

@@ -17,13 +17,17 @@ use crate::wire::prelude::behind_prelude;
 
 /// How much of a RESULT or ERROR is collected: a kind and an id or a name of at most
 /// [`MAX_PREPARED_ID_BYTES`] or [`MAX_NAME_BYTES`].
-const PREFIX_BYTES: usize = 512;
+pub(crate) const PREFIX_BYTES: usize = 512;
 const _: () =
     assert!(PREFIX_BYTES >= 6 + MAX_PREPARED_ID_BYTES && PREFIX_BYTES >= 6 + MAX_NAME_BYTES);
 
 /// How much of a RESULT or ERROR is collected that has a tracing id, warnings or a custom payload in front,
 /// which can be of any length. Cassandra's warnings take a few hundred bytes each.
 const PRELUDE_PREFIX_BYTES: usize = 64 << 10;
+
+/// How much of a RESULT is collected for its details: the description of two hundred columns, and the number of rows
+/// behind it.
+pub(crate) const ROWS_PREFIX_BYTES: usize = 8176;
 
 /// How much of a body [`Responses`] wants to see.
 #[inline]
@@ -48,8 +52,12 @@ impl Meaning for Responses {
         wanted_bytes(header)
     }
 
-    fn wanted_in_detail(_: &Header) -> usize {
-        DETAIL_PREFIX_BYTES
+    fn wanted_in_detail(header: &Header) -> usize {
+        match header.opcode {
+            _ if header.flags.any(Flags::PRELUDE) => DETAIL_PREFIX_BYTES,
+            Some(Opcode::Result) => ROWS_PREFIX_BYTES,
+            _ => wanted_bytes(header),
+        }
     }
 
     fn version(flow: &mut Flow, version: u8, in_first_frame: bool) -> Result<(), Stop> {

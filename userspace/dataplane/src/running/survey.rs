@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{
     address::{self, SockCookie},
-    host,
+    compile, host,
 };
-use policy::{Action, Candidate, Match, Policy, Rule, RuleName};
+use policy::{Action, Candidate, Decision, Match, Policy, Rule, RuleName, Session, TapDepth};
 
 /// The number of connections that are looked at, at most: as many as the kernel observes, and both their ends.
 const MAX_CONNECTIONS: usize = 2 * abi::MAX_METERS as usize;
@@ -80,7 +80,11 @@ impl Survey {
                 Verdict::Reads(_) if !seen.sees(side.connection.cgroup_id) => {
                     survey.count(NotAdopted::OutsideCgroup);
                 }
-                Verdict::Reads(met) => survey.wanted.push(side.wanted(&met, owner, scope)),
+                Verdict::Reads(met) => {
+                    let rule = met.index.and_then(|index| policy.rules.get(index));
+                    let depth = rule.and_then(|rule| rule.taps);
+                    survey.wanted.push(side.wanted(&met, depth, owner, scope));
+                }
                 Verdict::Not(reason) => survey.count(reason),
             }
         }
@@ -172,7 +176,7 @@ impl Side {
         let Some(candidate) = self.candidate(owner) else {
             return Verdict::Not(NotAdopted::NoProcess);
         };
-        let met = policy.first_match(&candidate);
+        let met = met(policy, &candidate);
         let rule = met.index.and_then(|index| policy.rules.get(index));
         let is_drawn = |rule: &Rule| {
             rule.sample
@@ -189,7 +193,13 @@ impl Side {
         }
     }
 
-    fn wanted(&self, met: &Match, owner: Option<&Owner>, scope: &Scope) -> Wanted {
+    fn wanted(
+        &self,
+        met: &Match,
+        depth: Option<TapDepth>,
+        owner: Option<&Owner>,
+        scope: &Scope,
+    ) -> Wanted {
         let connection = &self.connection;
         let client = match self.is_incoming {
             false => connection.own,
@@ -197,6 +207,7 @@ impl Side {
         };
         let client = address::to_abi(client);
         let slot = met.index.and_then(|index| u32::try_from(index).ok());
+        let taps = compile::depth(depth.filter(|_| met.action == Action::Enrich)) as u8;
         let connect = abi::Connect {
             opener: abi::Opener {
                 start_ns: 0,
@@ -221,7 +232,7 @@ impl Side {
             bound_port: 0,
             held: 0,
             generation: scope.generation,
-            taps: u8::from(met.action == Action::Enrich),
+            taps,
             unlimited: 0,
             pad: [0; 2],
             holder_cgroup_id: 0,
@@ -245,6 +256,19 @@ impl Side {
                 outcome: abi::ADOPTED_GONE,
             },
         }
+    }
+}
+
+/// The rule that a running connection meets. What its handshake said nobody will know.
+fn met(policy: &Policy, candidate: &Candidate) -> Match {
+    let first = policy.first_match(candidate);
+    let asked = first.index.and_then(|index| policy.rules.get(index));
+    if !asked.is_some_and(|rule| rule.is_session() && rule.asks_copies) {
+        return first;
+    }
+    match policy.decide(candidate, &Session::default().closed()) {
+        Decision::Decided(met) => met,
+        Decision::Undecided => first,
     }
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::peer::{AUTH_RESPONSE, AUTHENTICATE, Peer, QUERY, STARTUP, startup, token};
-use super::{ALONE, STEPS, alone};
+use super::{Keys, STEPS, alone, by_themselves};
 use crate::cassandra::Cassandra;
 use sandbox::{Cgroup, run_in};
 
@@ -252,14 +252,14 @@ fn what_comes_at_an_odd_time_is_answered_as_without_the_agent() {
     let whole = |(_, tries): &&(Case, Vec<Told>)| tries[0].1 == End::Answered;
     assert!(directly.iter().filter(whole).count() > directly.len() / 3);
     // All at once; where log-ins are looked for; and, if time is given, each alone.
-    let all = STEPS.join(",\n");
+    let (all, keys) = (STEPS.join(",\n"), Keys::new());
     let mut rules = vec![
         Rule::new(&all, None),
         Rule::new(&all, Some(&cassandra.user)),
     ];
     if alone().is_some() {
-        let alone = STEPS.iter().chain(&ALONE);
-        rules.extend(alone.map(|step| Rule::new(step, None)));
+        let steps = by_themselves(&keys);
+        rules.extend(steps.iter().map(|step| Rule::new(step, None)));
     }
     let mut differences = Vec::new();
     for rule in &rules {

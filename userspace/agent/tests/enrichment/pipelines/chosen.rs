@@ -61,7 +61,7 @@ fn changed_of(host: &Host<'_>, flows: usize) -> usize {
         // One that never came to the agent is not among its flows.
         if let Some(why) = why(host, &c) {
             let (of, not) = (
-                "says enrich, of its sample; through consistency",
+                "says enrich, of its sample; inline, because `consistency` may change, answer, delay or refuse requests; through consistency",
                 "not of the sample of rule r",
             );
             assert!(why.contains(if changed { of } else { not }), "{why}");

@@ -9,6 +9,7 @@ use std::{
 
 use agent::config::Config;
 use dataplane::doctor;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sandbox::{Agent, Sandbox};
 
 use super::*;
@@ -209,11 +210,69 @@ fn no_application_notices_how_often_the_agent_dies() {
     }
 }
 
+/// Running connections, unless UNDERPASS_RUNNING says otherwise: `cargo xtask soak` has ten thousand, or as many as this
+/// process may have both ends of.
+const RUNNING: usize = 1_000;
+
+/// All of the least number of them are read after this time. For others that is not asserted, because tests share processors.
+const ADOPTED_WITHIN: (usize, Duration) = (9_000, Duration::from_secs(2));
+
+/// Memory of an agent that reads as many, without its program, of which a debug build has much.
+const MAX_RSS_MIB: u64 = 40;
+
+#[test]
+fn thousands_of_running_connections_are_read_within_seconds() {
+    let running = std::env::var("UNDERPASS_RUNNING");
+    let running = running.map_or(RUNNING, |n| n.parse().unwrap());
+    let running = running.min(most_connections());
+    host(|host| {
+        host.policy("");
+        let all: Vec<Conversation> = (0..running).map(|_| host.connect()).collect();
+        let began = Instant::now();
+        host.policy(&taps());
+        let adopted = || {
+            host.agent
+                .metric("underpass_observed_adopted_total{rule=\"r\"}")
+        };
+        eventually("all are adopted", || {
+            adopted().unwrap_or(0.0) == running as f64
+        });
+        let took = began.elapsed();
+        let flows = host.agent.json("/flows").unwrap();
+        let (least, within) = ADOPTED_WITHIN;
+        let listed = began.elapsed();
+        eprintln!("{running} running connections: adopted after {took:?}, listed after {listed:?}");
+        assert_eq!(flows.as_array().unwrap().len(), running);
+        assert!(running < least || took <= within, "{took:?}");
+        let rss = rss_mib(host.agent.pid());
+        assert!(rss <= MAX_RSS_MIB, "{rss} MiB");
+        drop(all);
+    });
+}
+
+/// Connections of which this process can have both ends, beside what else it has open.
+fn most_connections() -> usize {
+    const OTHERS: u64 = 1_000;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    usize::try_from((hard - OTHERS) / 2).unwrap()
+}
+
+fn rss_mib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mut lines = status.lines();
+    let rss = lines
+        .find_map(|line| line.strip_prefix("RssAnon:"))
+        .unwrap();
+    let kib: u64 = rss.trim().trim_end_matches(" kB").parse().unwrap();
+    kib / 1024
+}
+
 #[test]
 fn whoever_needs_the_agent_has_to_connect_again_and_is_counted() {
     host(|host| {
         let mut c = begin(host, 4);
-        host.policy(&policy("fail = \"open\"", STATS));
+        host.policy(&policy("path = \"inline\"", STATS));
         let waits = "underpass_observed_not_adopted{reason=\"needs_agent\"}";
         let said = |file: &Path| {
             let config = Config::load(file).unwrap();

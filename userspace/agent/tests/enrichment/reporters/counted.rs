@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::{SELECT, asks_everything, begin, policy};
+use super::{INLINE, SELECT, asks_everything, begin, policy};
 use crate::common::{
     eventually,
     frames::{RESPONSE, frame, query, startup, void},
@@ -62,7 +62,7 @@ fn frames_are_written_down_without_what_is_in_them_unless_that_is_wanted() {
     };
     host(|host| {
         host.policy(&policy(
-            "",
+            INLINE,
             &format!(
                 "{{ transform = \"debug\", file = {bare:?}, per_second = 100000 }}, \
                  {{ transform = \"debug\", file = {full:?}, values = true, bytes = 20, per_second = 100000 }}"

@@ -4,7 +4,7 @@ use std::{thread, time::Duration};
 
 use serde_json::Value;
 
-use super::{SELECT, asks_everything, begin, execute, lines, policy, rows};
+use super::{INLINE, SELECT, asks_everything, begin, execute, lines, policy, rows};
 use crate::common::{
     eventually,
     frames::{query, startup, void},
@@ -19,7 +19,7 @@ fn what_is_slow_is_written_down_with_whose_it_is() {
     let path = folder.path().join("slow.log");
     host(|host| {
         let step = format!("{{ transform = \"slowlog\", over = \"1s\", file = {path:?} }}");
-        host.policy(&policy("", &step));
+        host.policy(&policy(INLINE, &step));
         let cgroup = host.sandbox.cgroup.rule_path();
         for (version, nth) in [(3, 1), (4, 2), (5, 3)] {
             let mut c = host.connect();

@@ -4,6 +4,7 @@
 use std::{
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 use nix::sys::signal::Signal;
@@ -273,6 +274,100 @@ fn idle_connections_wake_nobody() {
             rows.as_array().unwrap().iter().any(|row| row["count"] == 1)
         });
         assert!(wake_ups(pid) > before);
+    });
+}
+
+/// The longest that a request may take on busy processors.
+const PATIENT: Duration = Duration::from_secs(1);
+
+/// The ring is smaller than what passes while the agent is stopped.
+#[test]
+fn an_agent_that_stops_for_seconds_is_not_noticed_and_each_frame_is_accounted_for() {
+    const STOPPED: Duration = Duration::from_secs(5);
+    host_with("tap_ring_bytes = 1048576", |host| {
+        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
+        let mut c = begin(host, 4);
+        let ask = |c: &mut Conversation| {
+            c.client_sends(&query(4, 1, SELECT));
+            c.server_sends(&rows(4, 1, 1));
+        };
+        ask(&mut c);
+        eventually("it is read", || told_selects(host) == 1);
+        host.agent.signal(Signal::SIGSTOP).unwrap();
+        let (mut asked, mut slowest) = (1, Duration::ZERO);
+        let stopped = Instant::now();
+        while stopped.elapsed() < STOPPED {
+            let began = Instant::now();
+            // Panics when a byte is missing or wrong.
+            ask(&mut c);
+            slowest = slowest.max(began.elapsed());
+            asked += 1;
+        }
+        host.agent.signal(Signal::SIGCONT).unwrap();
+        assert!(slowest < PATIENT, "{slowest:?}");
+        let mut before = told_selects(host);
+        eventually("all copies are read", || {
+            let now = told_selects(host);
+            now == std::mem::replace(&mut before, now)
+        });
+        let passed = |direction: &str, opcode: &str| {
+            let name = format!("observed_{direction}");
+            host.metric(&name, &format!("opcode=\"{opcode}\",rule=\"r\""))
+        };
+        assert_eq!(passed("requests", "query"), asked);
+        assert_eq!(passed("responses", "result"), asked);
+        let uncopied = |direction: &str| {
+            let labels = format!("direction=\"{direction}\",rule=\"r\"");
+            host.metric("observed_uncopied_frames", &labels)
+        };
+        let [requests, responses] = ["to_database", "to_client"].map(uncopied);
+        let abandoned = host.metric("tap_abandoned", "rule=\"r\"");
+        let counts = format!(
+            "{before} of {asked} told, {abandoned} abandoned, {requests} and {responses} not copied"
+        );
+        assert!(requests + responses > 0, "the ring has held all: {counts}");
+        // What was told has both its frames; what was not has lost one of them, or was waiting when others were lost.
+        assert!(before + requests.max(responses) <= asked, "{counts}");
+        assert!(
+            before + abandoned + requests + responses >= asked,
+            "{counts}"
+        );
+        c.ends();
+    });
+}
+
+/// Selects that were told, each with one row or more.
+fn told_selects(host: &Host<'_>) -> u64 {
+    let list = host.agent.json("/statements").unwrap();
+    let mut rows = list.as_array().unwrap().iter();
+    let row = rows.find(|row| row["table"] == "orders");
+    row.map_or(0, |row| row["count"].as_u64().unwrap())
+}
+
+#[test]
+fn every_stream_may_be_in_flight() {
+    const STREAMS: u16 = 1 << 15;
+    host(|host| {
+        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
+        let mut c = begin(host, 4);
+        let streams = || (0..STREAMS).map(u16::cast_signed);
+        for stream in streams() {
+            c.client_sends(&query(4, stream, SELECT));
+        }
+        let in_flight = || {
+            host.agent
+                .metric("underpass_observed_in_flight{rule=\"r\"}")
+        };
+        eventually("all are out", || in_flight().unwrap() == f64::from(STREAMS));
+        for stream in streams().rev() {
+            c.server_sends(&rows(4, stream, 1));
+        }
+        eventually("all are told", || told_selects(host) == u64::from(STREAMS));
+        let list = host.agent.json("/statements").unwrap();
+        assert_eq!(the(&list, "table", "orders")["rows"], STREAMS);
+        assert_eq!(host.metric("tap_gaps", "rule=\"r\""), 0);
+        assert_eq!(host.metric("tap_abandoned", "rule=\"r\""), 0);
+        c.ends();
     });
 }
 

@@ -23,7 +23,7 @@ const NAME: &str = "collector.example";
 /// One rule, `r`, that traces to this URL, with these certificates.
 fn policy(to: &str, tls: &str) -> String {
     format!(
-        "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\naction = \"enrich\"\npipeline = [{{ transform = \"trace\", \
+        "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\npath = \"inline\"\naction = \"enrich\"\npipeline = [{{ transform = \"trace\", \
          endpoint = \"{to}\", sample = 1, tls = {{ {tls} }} }}]\n"
     )
 }
