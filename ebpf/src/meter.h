@@ -294,10 +294,13 @@ static __always_inline void settle(struct __sk_buff *skb, struct up_observed *o,
 	o->connect.taps = m->connect.taps = outcome->taps;
 	m->connect.slot = outcome->slot;
 	m->connect.generation = outcome->generation;
-	m->ended = outcome->leaves;
-	sk = sk ? bpf_sk_fullsock(sk) : 0;
-	if (outcome->leaves && sk)
-		bpf_sk_storage_delete(&observed, sk);
+	if (outcome->leaves) {
+		/* What has ended stays so. */
+		m->ended = 1;
+		sk = sk ? bpf_sk_fullsock(sk) : 0;
+		if (sk)
+			bpf_sk_storage_delete(&observed, sk);
+	}
 	bpf_map_delete_elem(&tap_outcomes, &cookie);
 }
 
