@@ -226,7 +226,7 @@ fn the_page_is_seen_light_and_dark() {
     let folder = tempfile::tempdir().unwrap();
     let address = address(&page(folder.path()));
     // Down to the last plot of the summary.
-    let size = (1200, 5100);
+    let size = (1200, 5700);
     for (scheme, fragment, seen) in [
         (Scheme::Light, "", Scheme::Light),
         (Scheme::Dark, "", Scheme::Dark),
