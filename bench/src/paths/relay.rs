@@ -13,7 +13,7 @@ pub const RELAY: Ours = Ours {
     at: Topology::Host,
     about: "the agent carries the flow and decodes nothing after the handshake",
     agent: "splice = \"off\"",
-    rule: Ok("protocol = [\"v3\", \"v4\", \"v5\"]\naction = \"bypass\""),
+    rule: Ok("protocol = [\"v3\", \"v4\", \"v5\"]\naction = \"bypass\"\npath = \"inline\""),
     introduces: false,
     carries: sessions,
     outcome: "intercepted",

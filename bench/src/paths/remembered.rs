@@ -11,7 +11,9 @@ pub const REMEMBERED: Ours = Ours {
     at: Topology::Host,
     about: "the agent has seen one session of the process; the socket is left alone",
     agent: "",
-    rule: Ok("protocol = [\"v3\", \"v4\", \"v5\"]\naction = \"bypass\"\nremember = \"24h\""),
+    rule: Ok(
+        "protocol = [\"v3\", \"v4\", \"v5\"]\naction = \"bypass\"\npath = \"inline\"\nremember = \"24h\"",
+    ),
     introduces: true,
     carries: sessions,
     outcome: "remembered",

@@ -15,7 +15,9 @@ pub const SPLICE: Ours = Ours {
     at: Topology::Host,
     about: "starts in the agent, is handed to the kernel after the handshake",
     agent: "splice = \"auto\"",
-    rule: Ok("protocol = [\"v3\", \"v4\", \"v5\"]\naction = \"bypass\"\nshortcut = true"),
+    rule: Ok(
+        "protocol = [\"v3\", \"v4\", \"v5\"]\naction = \"bypass\"\npath = \"inline\"\nshortcut = true",
+    ),
     introduces: false,
     carries: |job: &Job| match sessions(job) {
         // `underpass_splice_refusals_total{reason="client_blocks"}` would count them.

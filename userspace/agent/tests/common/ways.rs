@@ -74,7 +74,10 @@ pub const WAYS: [Way; 6] = [
     Way {
         cql: true,
         waiting: &BY_EPOLL,
-        ..way("splice", "action = \"bypass\"\ndriver = [\"*\"]")
+        ..way(
+            "splice",
+            "action = \"bypass\"\ndriver = [\"*\"]\npath = \"inline\"",
+        )
     },
     // What is no CQL is spliced, too, unless the client blocks.
     Way {

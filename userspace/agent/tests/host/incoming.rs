@@ -126,7 +126,8 @@ fn a_database_that_does_not_listen_refuses_as_ever_and_one_that_begins_to_is_kno
 fn a_session_rule_is_decided_in_the_agent_and_what_it_bypasses_is_relayed() {
     let hosts = Hosts::new();
     let listener = hosts.listen(Family::V4);
-    let rules = rule("bypass", &(to(&[PORT]) + "\ntls = true"));
+    // Copies of the handshake would say it, too.
+    let rules = rule("bypass", &(to(&[PORT]) + "\ntls = true\npath = \"inline\""));
     let agent = hosts.agent(&rules);
     let mut client = hosts.connect(Family::V4).unwrap();
     let (mut database, peer) = accept(&listener);

@@ -262,7 +262,10 @@ fn flows_for_which_the_splice_has_no_room_are_relayed() {
     // What the handshake has to tell is told by all.
     let policy = rule(
         "bypass",
-        &format!("{}\ndriver = [\"*\"]", to(&[server.addr().port()])),
+        &format!(
+            "{}\ndriver = [\"*\"]\npath = \"inline\"",
+            to(&[server.addr().port()])
+        ),
     );
     let agent = hosts.switched(SMALL_BUT_FOR_THE_CANARY, "splice = \"sender\"", &policy);
     agent
