@@ -11,7 +11,9 @@ use std::{
 use anyhow::Context;
 use peers::Overrides;
 use report::{
-    Run, page,
+    Run,
+    overview::Runs,
+    page,
     pages::{self, Named},
     paths,
 };
@@ -31,6 +33,9 @@ pub struct ReportArgs {
         default_value = "bench/results/kernel-paths.json"
     )]
     paths: PathBuf,
+    /// The result file of the tap; its page goes beside it
+    #[arg(long, value_name = "FILE", default_value = "bench/results/tap.json")]
+    tap: PathBuf,
     /// The result file of other proxies; its page goes beside it
     #[arg(long, value_name = "FILE", default_value = "bench/results/peers.json")]
     peers: PathBuf,
@@ -75,6 +80,7 @@ pub struct ReportArgs {
 const OTHER_PAGES: &str = "\
 - [Bars](bars.md): the bounds that must hold on any machine, with their verdicts.
 - [Kernel paths](kernel-paths.md): bypass, observe, shortcut, splice, relay and enrich beside haproxy and nginx.
+- [The tap](tap.md): observe and tap beside direct, in more rounds.
 - [Other proxies](peers.md): haproxy, nginx, envoy and shotover.
 - [Through a gateway](gateway.md): packets that the edge forwards, beside nftables, haproxy and nginx.
 - [Enrichment](enrichment.md): what it costs to decode, to take statistics and to multiplex connections (`fold`).
@@ -144,16 +150,23 @@ fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, Strin
         return Ok(vec![(args.tables.clone(), report::markdown::full(run))]);
     }
     let host = report::read(&args.paths)?;
+    let tap = report::read(&args.tap)?;
     let peers = report::read(&args.peers)?;
     let gateway = report::read(&args.gateway)?;
     let enrichment = report::read(&args.enrichment)?;
+    let runs = Runs {
+        host: &host,
+        tap: &tap,
+        peers: &peers,
+    };
     let mut files = vec![
-        between(&args.page, &report::markdown::readme(&host, &peers))?,
+        between(&args.page, &report::markdown::readme(runs))?,
         between(&args.profiles, &report::markdown::profiles(run))?,
         (args.tables.clone(), pages::index(run, OTHER_PAGES)),
     ];
     for (results, run, scene) in [
         (&args.paths, &host, paths::HOST),
+        (&args.tap, &tap, paths::HOST),
         (&args.peers, &peers, paths::PEERS),
         (&args.gateway, &gateway, paths::GATEWAY),
         (&args.enrichment, &enrichment, paths::ENRICHMENT),
@@ -165,6 +178,7 @@ fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, Strin
     let bars = pages::bars(&[
         named("every workload", "README.md", run),
         named("kernel paths", "kernel-paths.md", &host),
+        named("tap", "tap.md", &tap),
         named("other proxies", "peers.md", &peers),
         named("gateway", "gateway.md", &gateway),
         named("enrichment", "enrichment.md", &enrichment),
@@ -269,6 +283,7 @@ mod tests {
         let args = ReportArgs {
             results: folder.join("full.json"),
             paths: folder.join("kernel-paths.json"),
+            tap: folder.join("tap.json"),
             peers: folder.join("peers.json"),
             gateway: folder.join("gateway.json"),
             enrichment: folder.join("enrichment.json"),

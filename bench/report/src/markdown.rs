@@ -11,9 +11,9 @@ use crate::{
 };
 
 /// The table between the README's markers. Ends with a newline.
-pub fn readme(host: &Run, peers: &Run) -> String {
+pub fn readme(runs: overview::Runs<'_>) -> String {
     let mut out = String::new();
-    blocks(&mut out, &overview::blocks(host, peers));
+    blocks(&mut out, &overview::blocks(runs));
     format!("{}\n", out.trim_end())
 }
 

@@ -7,19 +7,58 @@ use crate::{
     schema::{Experiment, Run, Series},
 };
 
-/// The rows that the run of the kernel paths measured.
-const ON_THE_HOST: [&str; 8] = [
-    "direct", "bypass", "shortcut", "splice", "observe", "tap", "enrich", "haproxy",
+/// The run that measured a row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MeasuredBy {
+    /// The run of the kernel paths.
+    Host,
+    /// The run of the tap, which needs more rounds: what it costs is little.
+    Tap,
+    /// The run of other proxies, which no distribution packages.
+    Peers,
+}
+
+/// The rows, in order.
+const ROWS: [(&str, MeasuredBy); 9] = [
+    ("direct", MeasuredBy::Host),
+    ("bypass", MeasuredBy::Host),
+    ("shortcut", MeasuredBy::Host),
+    ("splice", MeasuredBy::Host),
+    ("observe", MeasuredBy::Host),
+    ("tap", MeasuredBy::Tap),
+    ("enrich", MeasuredBy::Host),
+    ("haproxy", MeasuredBy::Host),
+    ("shotover", MeasuredBy::Peers),
 ];
-/// The rows of proxies that no distribution packages; the run of the peers measured them.
-const OF_PEERS: [&str; 1] = ["shotover"];
+
+/// The runs that the table is of.
+#[derive(Clone, Copy)]
+pub struct Runs<'r> {
+    /// The run of the kernel paths.
+    pub host: &'r Run,
+    /// The run of the tap.
+    pub tap: &'r Run,
+    /// The run of other proxies.
+    pub peers: &'r Run,
+}
+
+impl<'r> Runs<'r> {
+    fn by(self, by: MeasuredBy) -> &'r Run {
+        match by {
+            MeasuredBy::Host => self.host,
+            MeasuredBy::Tap => self.tap,
+            MeasuredBy::Peers => self.peers,
+        }
+    }
+}
+
 /// The experiment with one connection, for the latency.
 const ONE: &str = "node-raw-nonblocking-1";
 /// The experiment with 32 connections, for throughput and CPU time.
 const MANY: &str = "node-raw-nonblocking-32";
 
 /// The table, and how it was measured. A path that its run did not measure has a row of dashes.
-pub fn blocks(host: &Run, peers: &Run) -> Vec<Block> {
+pub fn blocks(runs: Runs<'_>) -> Vec<Block> {
     let mut table = Table::new(
         Text::new(),
         vec![
@@ -30,13 +69,10 @@ pub fn blocks(host: &Run, peers: &Run) -> Vec<Block> {
             Column::words("how bytes travel"),
         ],
     );
-    for path in ON_THE_HOST {
-        row(&mut table, host, path);
+    for (path, by) in ROWS {
+        row(&mut table, runs.by(by), path);
     }
-    for path in OF_PEERS {
-        row(&mut table, peers, path);
-    }
-    vec![Block::Table(table), Block::Paragraph(method(host))]
+    vec![Block::Table(table), Block::Paragraph(method(runs))]
 }
 
 fn row(table: &mut Table, run: &Run, path: &str) {
@@ -84,19 +120,24 @@ fn times(ratio: f64) -> String {
     }
 }
 
-fn method(run: &Run) -> Text {
-    let (machine, settings) = (&run.machine, &run.settings);
+fn method(runs: Runs<'_>) -> Text {
+    let (machine, settings) = (&runs.host.machine, &runs.host.settings);
+    let apart = ROWS.iter().filter(|(_, by)| *by != MeasuredBy::Host);
+    let apart: Vec<String> = apart
+        .map(|(path, by)| format!("{path} ({} rounds)", runs.by(*by).settings.rounds))
+        .collect();
     Text::new().plain(format!(
         "Client, proxy and database share {cores} cores of {cpu} (Linux {kernel}); the database is \
          an embedded CQL node, the client uses raw sockets. Latency is at 1 connection, the rest at \
          32. Figures are medians of {rounds} rounds, each against direct in the same round; “{none}” \
          means that the spread of the rounds includes direct. CPU counts client, proxy, database \
-         and kernel threads. {peers} was measured in a run of its own, against that run's direct.",
+         and kernel threads. {apart} were measured in runs of their own, each against that run's \
+         direct.",
         cores = machine.cores,
         cpu = machine.cpu,
         kernel = machine.kernel,
         rounds = settings.rounds,
         none = number::NO_DIFFERENCE,
-        peers = OF_PEERS.join(", "),
+        apart = apart.join(" and "),
     ))
 }

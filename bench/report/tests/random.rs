@@ -174,7 +174,11 @@ proptest! {
             experiment.refused = Some("because".into());
         }
         assert_numbers(&markdown::full(&run));
-        assert_numbers(&markdown::readme(&run, &original));
+        assert_numbers(&markdown::readme(report::overview::Runs {
+            host: &run,
+            tap: &original,
+            peers: &original,
+        }));
         assert_numbers(&pages::index(&run, ""));
         for (_, page) in pages::experiments(&run) {
             assert_numbers(&page);

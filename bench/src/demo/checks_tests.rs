@@ -158,7 +158,10 @@ fn every_deviation_is_found() {
             |e| e.statements[2].count = 2,
             "insert on orders: 3 sent, 2 counted",
         ),
-        (|e| e.abandoned = 1, "1 were counted apart"),
+        (
+            |e| e.statements[2].count = 4,
+            "insert on orders: 3 sent, 4 counted",
+        ),
     ];
     for (spoil, found) in spoilt {
         let mut evidence = good();
@@ -175,8 +178,11 @@ fn every_deviation_is_found() {
 fn requests_without_a_sure_response_are_accounted_for() {
     let mut evidence = good();
     evidence.statements[2].count = 2;
-    evidence.abandoned = 1;
+    // One is the driver's own.
+    evidence.abandoned = 2;
     assert_eq!(wrong(&evidence), "");
+    evidence.statements[2].count = 0;
+    assert_ne!(wrong(&evidence), "");
 }
 
 #[test]

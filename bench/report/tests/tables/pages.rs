@@ -3,6 +3,7 @@
 use report::{
     bars::{Tally, tally},
     markdown::{full, readme},
+    overview::Runs,
     pages::{self, Named},
 };
 
@@ -103,8 +104,9 @@ fn the_readme_compares_every_way_with_direct() {
         run
     };
     let mut host = of_scene(&[
-        "direct", "bypass", "shortcut", "splice", "observe", "tap", "enrich", "haproxy",
+        "direct", "bypass", "shortcut", "splice", "observe", "enrich", "haproxy",
     ]);
+    let mut tap = of_scene(&["direct", "tap"]);
     let mut peers = of_scene(&["direct", "haproxy", "shotover"]);
     let many = "node-raw-nonblocking-32";
     shape(&mut host, many, "enrich", |_, round| {
@@ -116,7 +118,16 @@ fn the_readme_compares_every_way_with_direct() {
     shape(&mut host, "node-raw-nonblocking-1", "splice", |_, round| {
         round.latency.p50_us += 8.5;
     });
-    let page = readme(&host, &peers);
+    shape(&mut tap, many, "tap", |_, round| {
+        did(round, round.ops * 3 / 4);
+    });
+    let runs = Runs {
+        host: &host,
+        tap: &tap,
+        peers: &peers,
+    };
+    let page = readme(runs);
+    assert!(row(&page, "| path", "| tap").contains(" | 0.75× | "));
     assert_eq!(page.lines().filter(|l| l.starts_with("| ")).count(), 11);
     assert!(row(&page, "| path", "| direct").contains(" op/s | "));
     assert!(row(&page, "| path", "| enrich").contains(" | 0.50× | "));
@@ -125,7 +136,11 @@ fn the_readme_compares_every_way_with_direct() {
     // What a run withholds, and a path that it has not measured, are dashes and no rows left out.
     experiment_mut(&mut host, many).refused = Some("slow".into());
     series_mut(&mut peers, many, "shotover").rounds.clear();
-    let page = readme(&host, &peers);
+    let page = readme(Runs {
+        host: &host,
+        tap: &tap,
+        peers: &peers,
+    });
     assert!(row(&page, "| path", "| enrich").contains(" | – | – | "));
     assert!(row(&page, "| path", "| shotover").contains(" | – | – | "));
 }
