@@ -5,14 +5,15 @@ use std::{
     fmt::Write as _,
     fs,
     io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    thread,
+    thread::{self, JoinHandle},
 };
 
 use sandbox::{Agent, Sandbox};
 use serde_json::{Value, json};
+use socket2::SockRef;
 
 use crate::common::{BINARY, eventually, traffic::PATIENCE};
 
@@ -27,11 +28,37 @@ const RULES: [&str; 3] = [
     "action = \"bypass\"\nshortcut = true",
 ];
 
-/// A server of HTTP/1.1: the path says how many bytes it answers.
-fn origin(listener: TcpListener) {
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else { return };
-        thread::spawn(move || serve(stream));
+/// A server of HTTP/1.1: the path says how many bytes it answers. It ends with this.
+struct Origin {
+    listener: TcpListener,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Origin {
+    fn start(sandbox: &Sandbox, listener: TcpListener) -> Self {
+        let accepts = listener.try_clone().unwrap();
+        let accept = move || {
+            for stream in accepts.incoming() {
+                let Ok(stream) = stream else { return };
+                thread::spawn(move || serve(stream));
+            }
+        };
+        let thread = sandbox.client(move || thread::spawn(accept)).unwrap();
+        Self {
+            listener,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Origin {
+    /// Its thread is in the sandbox's cgroup, which would stay.
+    fn drop(&mut self) {
+        SockRef::from(&self.listener)
+            .shutdown(Shutdown::Both)
+            .unwrap();
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(ended.is_none_or(|ended| ended.is_ok()));
     }
 }
 
@@ -131,9 +158,7 @@ fn through<const PORTS: usize>(make: impl Fn(&Path, u16, [u16; PORTS], bool) -> 
                 .wait_for_log("path works path=\"splice_egress\"")
                 .unwrap();
         }
-        sandbox
-            .client(move || thread::spawn(move || origin(listener)))
-            .unwrap();
+        let _origin = Origin::start(&sandbox, listener);
         let folder = tempfile::tempdir().unwrap();
         let is_shortcut = rule.contains("bypass");
         let _program = Program::start(&sandbox, &mut make(folder.path(), port, ports, is_shortcut));
