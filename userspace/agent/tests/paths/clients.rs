@@ -52,7 +52,7 @@ impl Origin {
 }
 
 impl Drop for Origin {
-    /// Its thread is in the sandbox's cgroup, which would stay.
+    /// Ends the thread: it is in the sandbox's cgroup, which would stay.
     fn drop(&mut self) {
         SockRef::from(&self.listener)
             .shutdown(Shutdown::Both)
