@@ -296,7 +296,7 @@ impl Dataplane {
     /// Connections that are read already stay as they are.
     ///
     /// # Errors
-    /// They cannot be listed, or the kernel does not take the program. Nothing has happened to any of them.
+    /// The connections cannot be listed, or the kernel does not take the program. Nothing has happened to any of them.
     pub fn adopt(&mut self, policy: &Policy) -> Result<Adopted, AttachError> {
         let scope = Scope {
             cgroup: self.cgroup.clone(),

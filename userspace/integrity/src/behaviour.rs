@@ -80,7 +80,7 @@ named! {
         WaitAll => "waitall",
         /// readv(2).
         Readv => "readv",
-        /// As nginx: what the buffer holds, then FIONREAD, and nothing more where that says 0.
+        /// Reads as nginx does: what the buffer holds, then FIONREAD, and nothing more where that says 0.
         AsksFirst => "asks-first",
         /// SO_RCVLOWAT; only where reading blocks.
         LowAt => "rcvlowat",

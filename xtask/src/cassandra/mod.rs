@@ -74,7 +74,7 @@ impl Up {
     /// Stops the node, if it was started for this.
     ///
     /// # Errors
-    /// It does not end.
+    /// The node does not end.
     pub fn finish(&self) -> Result<()> {
         match self.started {
             true => down(),

@@ -217,8 +217,8 @@ impl Database {
 }
 
 proptest! {
-    /// Whatever comes at which time, on whichever stream, and however late it is answered: nothing passes for whom the
-    /// handshake takes for another user.
+    /// Nothing passes for a client that the handshake takes for another user, whatever comes at which time, on whichever
+    /// stream, and however late it is answered.
     #[test]
     fn nobody_is_taken_for_another_user(
         version in 4..6_u8,
