@@ -188,6 +188,12 @@ impl Keeper {
         }
     }
 
+    /// Gives the keeper the shortcut: the descriptors of [`ShortcutReaders`](dataplane::shortcut::ShortcutReaders).
+    pub fn keep_shortcut(&self, descriptors: Vec<OwnedFd>) {
+        // An error means that nobody is there to be told.
+        let _ = self.0.queue.send((Message::Shortcut, descriptors));
+    }
+
     /// Gives a flow to the keeper, so that it outlives this agent. Must not be called while the
     /// kernel carries it.
     ///
