@@ -329,11 +329,15 @@ async fn talk(
                 None => break,
             },
             sent = send(&link, &next), if next.is_some() => match sent {
-                Ok(()) => {
-                    if matches!(next.take(), Some((Message::Keep(_), _))) {
+                Ok(()) => match next.take() {
+                    Some((Message::Keep(_), _)) => {
                         keeper.0.waiting.fetch_sub(1, SeqCst);
                     }
-                }
+                    Some((Message::Shortcut, _)) => {
+                        tracing::info!("the keeper has the shortcut's sockets");
+                    }
+                    _ => {}
+                },
                 // A keeper that is gone shows as the end of the link. For want of memory, sending
                 // is tried again.
                 Err(error) => {

@@ -84,7 +84,9 @@ fn when_the_agent_has_gone_a_reader_that_asks_gets_everything_and_every_flow_lea
         for (client, server) in &mut pairs {
             exchange(client, server);
         }
-        agent.wait_for_log("keeper started").unwrap();
+        agent
+            .wait_for_log("the keeper has the shortcut's sockets")
+            .unwrap();
         match signal {
             Signal::SIGKILL => agent.kill().unwrap(),
             _ => assert!(agent.stop().unwrap().success()),
