@@ -78,6 +78,8 @@ pub enum Command {
         #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
     },
+    /// Watch who asks what, how often and how slowly, live. Needs the step `stats` in the rule
+    Top(Box<commands::top::TopArgs>),
     /// Override the rules for some flows: for running ones, where they can be changed, and for new connections
     /// while the mark is active. Changed flows stay changed when the mark ends
     Mark(MarkArgs),
@@ -289,6 +291,7 @@ pub fn main() -> ExitCode {
         Command::Doctor { json, config } => commands::doctor::run(json, config.as_deref()),
         Command::Flows { json, why, admin } => commands::flows::run(json, why, &admin),
         Command::Statements { json, top, admin } => commands::statements::run(json, top, &admin),
+        Command::Top(args) => commands::top::run(&args),
         Command::Namespaces { json, admin } => commands::namespaces::run(json, &admin),
         Command::Denied { json, admin } => commands::denied::run(json, &admin),
         Command::Backends { json, admin } => commands::backends::list(json, &admin),

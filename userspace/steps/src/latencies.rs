@@ -50,6 +50,18 @@ impl Latencies {
         (lowest.saturating_sub(1), highest)
     }
 
+    /// Returns the latencies in µs of which there are any, and how many there are of each.
+    pub(super) fn each(&self) -> Vec<(u64, u64)> {
+        let counts = self.counts.iter().map(|count| count.load(Relaxed));
+        let counted = (0..).zip(counts).filter(|(_, count)| *count > 0);
+        counted
+            .map(|(bucket, count)| {
+                let (lowest, highest) = bounds(bucket);
+                (lowest + (highest - lowest) / 2, count)
+            })
+            .collect()
+    }
+
     fn bucket_of(&self, part: f64) -> u64 {
         let count = self.count();
         let rank = ((count as f64 * part).ceil() as u64).clamp(1, count.max(1));
@@ -135,6 +147,9 @@ mod tests {
             latencies.record(micros);
         }
         assert_eq!(latencies.count(), 10_000);
+        let each = latencies.each();
+        assert_eq!(each.iter().map(|(_, n)| n).sum::<u64>(), 10_000);
+        assert!(each.iter().map(|(us, _)| us).is_sorted(), "{each:?}");
         let (below, highest) = latencies.around(0.99);
         assert!(below < 9_900 && (9_900..10_500).contains(&highest));
         for (part, expected) in [(0.0, 1), (0.5, 5_000), (0.99, 9_900), (1.0, 10_000)] {

@@ -19,7 +19,7 @@ use std::{
 
 use axum::{
     Router,
-    extract::{Request, State},
+    extract::{RawQuery, Request, State},
     http::{StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
@@ -85,9 +85,12 @@ pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
         )
         .route(
             "/statements/top",
-            get(|State(admin): State<Admin>| async move {
-                json(&admin.shared.services.stats.tops.views())
-            }),
+            get(
+                |State(admin): State<Admin>, RawQuery(query): RawQuery| async move {
+                    let with_latencies = query.as_deref() == Some("latencies");
+                    json(&admin.shared.services.stats.tops.views(with_latencies))
+                },
+            ),
         )
         .with_state(admin);
     let checked = (Names::new(hosts), refused.clone());

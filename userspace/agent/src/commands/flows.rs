@@ -95,9 +95,12 @@ pub(super) fn print_list(
 
 /// Reads the answer to a request at the admin interface as a list.
 pub(super) fn list(admin: &Endpoint, text: &str) -> anyhow::Result<Vec<Value>> {
-    serde_json::from_str(text).with_context(|| {
-        format!("what answers at {admin} is not an underpass agent: check --admin")
-    })
+    serde_json::from_str(text).map_err(|_| no_agent(admin))
+}
+
+/// The error for an answer that is not an agent's.
+pub(super) fn no_agent(admin: &Endpoint) -> anyhow::Error {
+    anyhow::anyhow!("what answers at {admin} is not an underpass agent: check --admin")
 }
 
 type Column = (&'static str, fn(&Value) -> String);

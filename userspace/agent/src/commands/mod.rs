@@ -16,4 +16,5 @@ pub mod run;
 pub mod schema;
 pub mod statements;
 mod table;
+pub mod top;
 mod trial;

@@ -45,8 +45,9 @@ pub fn run(json: bool, top: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> 
 /// A heading, and the key of what is under it.
 type Column = (&'static str, &'static str);
 
-const COLUMNS: [Column; 14] = [
+const COLUMNS: [Column; 15] = [
     ("RULE", "rule"),
+    ("CLIENT", "process"),
     ("KEYSPACE", "keyspace"),
     ("TABLE", "table"),
     ("KIND", "kind"),
@@ -63,12 +64,17 @@ const COLUMNS: [Column; 14] = [
 ];
 
 /// Columns that only the most frequent statements have.
-const TOP: [&str; 2] = ["OVER", "STATEMENT"];
+const TOP: [&str; 3] = ["CLIENT", "OVER", "STATEMENT"];
 
 /// Columns that are only known under a rule with `stats`.
 const COUNTED: [&str; 4] = ["ERRORS", "ROWS", "BYTES UP", "BYTES DOWN"];
 
 fn cell(of: &Value, key: &str) -> String {
+    let key = match key {
+        // On another host nobody knows the process.
+        "process" if of.get(key).is_none() => "client",
+        _ => key,
+    };
     match of.get(key) {
         // By code.
         Some(Value::Object(errors)) => {

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 pub use counted::Counted;
 use cql::{Completed, Details, Fingerprint, Statement};
+use flow::Path;
 use policy::RuleName;
 pub use row::{Row, RowMetrics, RowView};
 use serde::Deserialize;
 use telemetry::series_of;
-use top::{Entry, Top};
+use top::{Client, Entry, Top};
 pub use top::{MAX_ENTRIES, TopView, Tops};
 
 use super::{Following, Reporter, Services, Whose, asks_for_data};
@@ -49,6 +50,8 @@ impl Reporter for Stats {
             top: services.stats.tops.of(rule.as_str()),
             rule,
             asker: Asker::of(&whose.flow),
+            client: Client::of(&whose.flow),
+            path: whose.flow.path(),
             services: services.clone(),
             at_hand: Vec::new(),
             oldest: 0,
@@ -61,6 +64,8 @@ struct FlowStats {
     services: Arc<Services>,
     rule: RuleName,
     asker: Asker,
+    client: Client,
+    path: Path,
     top: Arc<Top>,
     at_hand: Vec<Known>,
     /// The index of the entry that is replaced next.
@@ -103,7 +108,10 @@ impl FlowStats {
         statement: &Arc<Statement>,
         fingerprint: Option<&Arc<Fingerprint>>,
     ) -> Known {
-        let entry = || self.top.entry(statement, fingerprint);
+        let entry = || {
+            self.top
+                .entry(&self.client, self.path, statement, fingerprint)
+        };
         Known {
             statement: statement.clone(),
             fingerprint: fingerprint.cloned(),

@@ -1,4 +1,4 @@
-//! The most frequent statements of each rule, by fingerprint.
+//! The most frequent statements of each rule, by who asks and by fingerprint.
 //!
 //! It is not known which those are before they have been counted, and there may be any number of
 //! different ones, so this is SpaceSaving (Metwally, Agrawal, El Abbadi 2005): when all entries are
@@ -10,6 +10,7 @@
 use std::{
     collections::HashMap,
     hash::BuildHasher,
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -17,16 +18,17 @@ use std::{
 };
 
 use cql::{Completed, Details, Fingerprint, Statement};
+use flow::{Flow, Path};
 use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::latencies::Latencies;
 
-/// The most entries of one rule. Applications have dozens of statements; an entry takes up to 6
-/// KiB.
-pub const MAX_ENTRIES: usize = 128;
+/// The most entries of one rule. Applications have dozens of statements, and a rule has a few applications; an entry
+/// takes up to 6 KiB.
+pub const MAX_ENTRIES: usize = 256;
 
-/// The most rules with entries of their own; further rules share. 24 MiB in all, at worst.
+/// The most rules with entries of their own; further rules share. 48 MiB in all, at worst.
 const MAX_RULES: usize = 32;
 
 /// The name of the rules that share.
@@ -44,9 +46,29 @@ pub(super) struct Top {
     entries: Mutex<HashMap<Key, Arc<Entry>>>,
 }
 
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Client {
+    /// A process of this host, by its name.
+    Process(Arc<str>),
+    /// Another host.
+    Host(IpAddr),
+}
+
+impl Client {
+    pub(super) fn of(flow: &Flow) -> Self {
+        match flow.process.is_elsewhere() {
+            true => Self::Host(flow.client.socket_addr().ip().to_canonical()),
+            false => Self::Process(flow.process.name.as_str().into()),
+        }
+    }
+}
+
 /// The key of an entry. A table that its text does not qualify is another one in each keyspace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
+    client: Client,
+    path: &'static str,
     statement: Statement,
     fingerprint: Option<Arc<Fingerprint>>,
 }
@@ -74,6 +96,14 @@ pub(super) struct Entry {
 #[derive(Debug, Serialize)]
 pub struct TopView {
     rule: String,
+    /// The name of the process that asks. None for clients on other hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process: Option<String>,
+    /// The address of the host that asks. None for this host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client: Option<IpAddr>,
+    /// The path by which the requests come to the agent.
+    path: &'static str,
     fingerprint: String,
     /// The hash of the fingerprint. None for `unknown`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,6 +122,9 @@ pub struct TopView {
     p50_us: u64,
     p99_us: u64,
     max_us: u64,
+    /// Latencies in µs, and how many there were of each, within 3 %. Only where they are asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    latencies: Vec<(u64, u64)>,
 }
 
 impl Tops {
@@ -105,13 +138,13 @@ impl Tops {
         tops.entry(rule.to_owned()).or_default().clone()
     }
 
-    /// Returns the entries of all rules, the most frequent first.
-    pub fn views(&self) -> Vec<TopView> {
+    /// Returns the entries of all rules, the most frequent first; with every latency, if asked.
+    pub fn views(&self, with_latencies: bool) -> Vec<TopView> {
         let tops = self.by_rule.lock();
         let tops: Vec<_> = tops.iter().map(|(r, t)| (r.clone(), t.clone())).collect();
         let mut views: Vec<TopView> = tops
             .iter()
-            .flat_map(|(rule, top)| top.views(rule))
+            .flat_map(|(rule, top)| top.views(rule, with_latencies))
             .collect();
         views.sort_by(|a, b| {
             b.count
@@ -126,10 +159,14 @@ impl Top {
     /// Finds the entry of a statement, or makes one.
     pub(super) fn entry(
         &self,
+        client: &Client,
+        path: Path,
         statement: &Statement,
         fingerprint: Option<&Arc<Fingerprint>>,
     ) -> Arc<Entry> {
         let key = Key {
+            client: client.clone(),
+            path: path.as_str(),
             statement: statement.clone(),
             fingerprint: fingerprint.cloned(),
         };
@@ -146,10 +183,13 @@ impl Top {
         entry
     }
 
-    fn views(&self, rule: &str) -> Vec<TopView> {
+    fn views(&self, rule: &str, with_latencies: bool) -> Vec<TopView> {
         let entries = self.entries.lock();
         let entries: Vec<_> = entries.values().cloned().collect();
-        entries.iter().map(|entry| entry.view(rule)).collect()
+        let views = entries.iter();
+        views
+            .map(|entry| entry.view(rule, with_latencies))
+            .collect()
     }
 }
 
@@ -210,14 +250,23 @@ impl Entry {
             .fetch_add(completed.response_bytes, Relaxed);
     }
 
-    fn view(&self, rule: &str) -> TopView {
+    fn view(&self, rule: &str, with_latencies: bool) -> TopView {
         let Key {
+            client,
+            path,
             statement,
             fingerprint,
         } = &self.key;
+        let (process, client) = match client {
+            Client::Process(name) => (Some(name.to_string()), None),
+            Client::Host(address) => (None, Some(*address)),
+        };
         let text = fingerprint.as_ref().map(|known| known.text().to_owned());
         TopView {
             rule: rule.to_owned(),
+            process,
+            client,
+            path,
             fingerprint: text.unwrap_or_else(|| "unknown".to_owned()),
             hash: fingerprint
                 .as_ref()
@@ -235,6 +284,10 @@ impl Entry {
             p50_us: self.latencies.quantile(0.5),
             p99_us: self.latencies.quantile(0.99),
             max_us: self.max_us.load(Relaxed),
+            latencies: match with_latencies {
+                true => self.latencies.each(),
+                false => Vec::new(),
+            },
         }
     }
 }
@@ -246,6 +299,10 @@ mod tests {
     use super::*;
 
     fn asked(top: &Top, text: &str, times: u64) -> Arc<Entry> {
+        asked_by(&Client::Process("app".into()), top, text, times)
+    }
+
+    fn asked_by(client: &Client, top: &Top, text: &str, times: u64) -> Arc<Entry> {
         let analysis = Analysis::of(text.as_bytes(), text.len());
         let statement = Arc::new(analysis.statement);
         let fingerprint = Arc::new(analysis.fingerprint);
@@ -260,10 +317,10 @@ mod tests {
         let mut details = Details::default();
         details.answered.rows = Some(3);
         for _ in 0..times {
-            let entry = top.entry(&statement, Some(&fingerprint));
+            let entry = top.entry(client, Path::Tap, &statement, Some(&fingerprint));
             entry.record(&completed, &details);
         }
-        top.entry(&statement, Some(&fingerprint))
+        top.entry(client, Path::Tap, &statement, Some(&fingerprint))
     }
 
     #[test]
@@ -273,7 +330,7 @@ mod tests {
         asked(&top, "SELECT a FROM t WHERE k = 1", 2);
         asked(&top, "select a from t where k=2", 1);
         asked(&top, "INSERT INTO t (k) VALUES ('secret')", 2);
-        let [first, second] = tops.views().try_into().unwrap();
+        let [first, second] = tops.views(false).try_into().unwrap();
         assert_eq!(first.fingerprint, "SELECT a FROM t WHERE k = ?");
         assert_eq!((first.count, first.over, first.rows), (3, 0, 9));
         assert_eq!(first.total_us, 6_000);
@@ -283,6 +340,21 @@ mod tests {
             (second.bytes_to_database, second.bytes_to_client),
             (20, 200)
         );
+    }
+
+    #[test]
+    fn a_statement_counts_for_who_asks() {
+        let tops = Tops::default();
+        let top = tops.of("r");
+        for (name, times) in [("web", 1), ("nightly", 3), ("web", 1)] {
+            let client = Client::Process(name.into());
+            asked_by(&client, &top, "SELECT a FROM t", times);
+        }
+        let views = tops.views(false);
+        let told = views
+            .iter()
+            .map(|v| (v.process.as_deref().unwrap(), v.count));
+        assert_eq!(told.collect::<Vec<_>>(), [("nightly", 3), ("web", 2)]);
     }
 
     #[test]
@@ -328,9 +400,12 @@ mod tests {
             keyspace: None,
             table: None,
         };
-        tops.of("r").entry(&statement, None);
-        let views = tops.views();
+        let client = Client::Host(IpAddr::from([192, 0, 2, 1]));
+        tops.of("r").entry(&client, Path::Tap, &statement, None);
+        let views = tops.views(false);
         assert_eq!(views[0].fingerprint, "unknown");
         assert_eq!(views[0].hash, None);
+        assert_eq!(views[0].client.unwrap().to_string(), "192.0.2.1");
+        assert_eq!(views[0].process, None);
     }
 }

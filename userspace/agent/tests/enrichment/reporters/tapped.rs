@@ -116,7 +116,9 @@ fn listed(list: &Value) -> Value {
 
 fn without_times(mut of: Value) -> Value {
     let fields = of.as_object_mut().unwrap();
-    let of_this_run = ["time", "flow", "client", "pid", "cgroup", "database"];
+    let of_this_run = [
+        "time", "flow", "client", "pid", "cgroup", "database", "path",
+    ];
     fields.retain(|name, _| !of_this_run.contains(&name.as_str()));
     fields.retain(|name, _| !name.ends_with("_us") && !name.contains("latency"));
     of

@@ -1,0 +1,103 @@
+//! `underpass top`: who asks what, how often and how slowly, as it happens.
+
+mod rates;
+mod screen;
+mod view;
+
+use std::{
+    io::{self, IsTerminal},
+    path::PathBuf,
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+use self::rates::{Rates, Row, Sample, Sort};
+use super::{
+    endpoint::Endpoint,
+    flows::{get, no_agent},
+    table,
+};
+use crate::config::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL};
+
+/// Arguments of `top`.
+#[derive(Debug, clap::Args)]
+pub struct TopArgs {
+    /// Seconds between two looks at the agent
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    interval: f64,
+    /// Order of the lines, the largest first
+    #[arg(long, value_enum, default_value_t)]
+    sort: Sort,
+    /// Show only lines with this text: who asks, the table, the rule, the kind or the statement
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    filter: String,
+    /// Print the lines of one interval, and end
+    #[arg(long)]
+    once: bool,
+    /// Print the lines of one interval as JSON, and end
+    #[arg(long)]
+    json: bool,
+    /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
+    #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+    admin: Endpoint,
+    /// Control socket of the agent, for marks
+    #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
+    control: PathBuf,
+}
+
+impl TopArgs {
+    fn every(&self) -> Duration {
+        Duration::from_secs_f64(self.interval)
+    }
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok();
+    let fits = |seconds: &f64| (0.1..=60.0).contains(seconds);
+    seconds
+        .filter(fits)
+        .ok_or_else(|| "expected seconds from 0.1 to 60".to_owned())
+}
+
+/// Asks the agent until the user has seen enough.
+///
+/// # Errors
+/// Nobody answers, or there is no terminal.
+pub fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
+    let mut rates = Rates::default();
+    rates.add(look(&args.admin)?);
+    if !args.once && !args.json {
+        anyhow::ensure!(
+            io::stdout().is_terminal() && io::stdin().is_terminal(),
+            "there is no terminal to draw on: --once prints a table, --json JSON"
+        );
+        return screen::run(args, rates);
+    }
+    thread::sleep(args.every());
+    rates.add(look(&args.admin)?);
+    let rows = chosen(&rates, &args.filter, args.sort);
+    match args.json {
+        true => println!("{}", serde_json::to_string(&rows)?),
+        false => print!("{}", lines(&rows)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn look(admin: &Endpoint) -> anyhow::Result<Sample> {
+    let text = get(admin, "/statements/top?latencies")?;
+    Sample::parse(&text, Instant::now()).map_err(|_| no_agent(admin))
+}
+
+/// The lines to be shown, in their order.
+fn chosen(rates: &Rates, filter: &str, sort: Sort) -> Vec<Row> {
+    let mut rows = rates.rows();
+    rows.retain(|row| row.asked.has(filter));
+    sort.sort(&mut rows);
+    rows
+}
+
+fn lines(rows: &[Row]) -> String {
+    let cells: Vec<Vec<String>> = rows.iter().map(|row| view::cells(row).into()).collect();
+    table::render(&view::HEADINGS, &cells)
+}
