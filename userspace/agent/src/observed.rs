@@ -7,7 +7,7 @@ use std::{
 };
 
 use dataplane::{Dataplane, OPCODES, Traffic, Untouched};
-use flow::{Flow, Path, SessionView};
+use flow::{Flow, Path, SessionView, UNDECIDED};
 use policy::{Action, Policy, RuleName, Session};
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts,
@@ -109,6 +109,11 @@ impl ObservedView {
         let asked = listed.filter(|listed| listed.is_asked);
         let session = listed.map(|listed| session(listed.flow.as_deref()));
         let view = match asked.and_then(|listed| listed.flow.as_deref()) {
+            // Nothing of it has been read.
+            None if flow.is_undecided => {
+                let why = "copies of its handshake are read".to_owned();
+                UntouchedView::new(&flow, id, UNDECIDED, path, why)
+            }
             None => {
                 let why = format!("{joined}: rule {} says {}{how}", flow.rule, action.as_str());
                 UntouchedView::new(&flow, id, action.as_str(), path, why)
@@ -423,6 +428,7 @@ mod tests {
             orig_dst: OrigDst::new(([10, 0, 0, 2], 9042).into()),
             process,
             is_tapped: false,
+            is_undecided: false,
             was_running: false,
             is_left_out: false,
             rule: RuleName::new("r"),

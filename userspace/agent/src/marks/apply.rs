@@ -97,7 +97,10 @@ impl LeftAlone {
         let asked = read.filter(|_| listed.is_asked).map(Flow::decided);
         let (rule, action) = match asked {
             Some(asked) => (asked.rule, asked.action),
-            None => (flow.rule.clone(), Some(Action::Enrich)),
+            None => {
+                let action = (!flow.is_undecided).then_some(Action::Enrich);
+                (flow.rule.clone(), action)
+            }
         };
         Self {
             id: FlowNumber::Carried(listed.id),

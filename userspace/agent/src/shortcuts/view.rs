@@ -123,6 +123,7 @@ mod tests {
                 holder: None,
             },
             is_tapped: false,
+            is_undecided: false,
             was_running: false,
             is_left_out: false,
             rule: RuleName::new("near"),

@@ -67,7 +67,7 @@ fn told(path: &str) -> Value {
         }
         for one in spans.as_array().unwrap() {
             let of = one["underpass.flow"].as_str().unwrap();
-            assert!(flows.iter().any(|flow| flow.to_string() == of), "{one}");
+            assert!(flows.iter().any(|flow| *flow.to_string() == *of), "{one}");
         }
         told["lines"] = lines.into_iter().map(without_times).collect();
         told["entries"] = entries.into_iter().map(without_times).collect();
