@@ -4,8 +4,10 @@ mod adopted;
 mod asked;
 mod counted;
 mod lossy;
+mod shown;
 mod slow;
 mod tapped;
+mod top;
 
 use std::{
     fs,
@@ -179,6 +181,13 @@ fn statistics_know_statements_without_their_values() {
         for (version, nth) in [(3, 1), (4, 2), (5, 3)] {
             let mut c = begin(host, version);
             asks_everything(&mut c, version);
+            let batches = || {
+                let list = host.agent.json("/statements").unwrap();
+                let mut rows = list.as_array().unwrap().iter();
+                let row = rows.find(|row| row["kind"] == "batch");
+                row.map_or(0, |row| row["count"].as_u64().unwrap())
+            };
+            eventually("all of it is read", || batches() == nth);
             let list = host.agent.json("/statements").unwrap();
             let updates = the(&list, "kind", "update");
             assert_eq!(updates["count"], 2 * nth, "{list}");
