@@ -256,6 +256,13 @@ fn behind(
     header: &Header,
     mut copied: Copied,
 ) -> Result<Copied, NotCopied> {
+    let is_undefined = match copied.batch {
+        Some(_) => flags & (VALUES | PAGE_SIZE | PAGING_STATE) != 0,
+        None => false,
+    };
+    if is_undefined || header.version < 5 && flags & KEYSPACE != 0 {
+        return Err(NotCopied::Version);
+    }
     let mut read = || {
         if flags & SERIAL != 0 {
             copied.serial = Some(at.short()?);
@@ -264,7 +271,7 @@ fn behind(
             let bytes = at.take(8)?.first_chunk()?;
             copied.timestamp = Some(i64::from_be_bytes(*bytes));
         }
-        if header.version >= 5 && flags & KEYSPACE != 0 {
+        if flags & KEYSPACE != 0 {
             at.short_bytes()?;
         }
         Some(())

@@ -106,11 +106,12 @@ impl<'a> Reader<'a> {
         Some((at, len))
     }
 
-    /// `[<keyspace>]…` of the flags' parameters.
+    /// `[<keyspace>]…` of the flags' parameters. Before v5 none is defined: Cassandra obeys one, ScyllaDB does not.
     fn keyspace(&mut self, version: u8, flags: u32) -> Option<Option<(usize, usize)>> {
-        match version >= 5 && flags & KEYSPACE != 0 {
-            true => self.name().map(Some),
-            false => Some(None),
+        match (flags & KEYSPACE != 0, version) {
+            (true, 5..) => self.name().map(Some),
+            (true, _) => None,
+            (false, _) => Some(None),
         }
     }
 
@@ -162,6 +163,10 @@ impl<'a> Reader<'a> {
         let flags_at = self.at();
         let (mut flags, flag_bytes) = self.flags(version)?;
         if of_batch.is_some() {
+            // Cassandra reads them there as in a QUERY, which the protocol does not say.
+            if flags & (VALUES | PAGE_SIZE | PAGING_STATE) != 0 {
+                return None;
+            }
             flags &= SERIAL | TIMESTAMP | KEYSPACE;
         }
         let values = match (of_batch, flags & VALUES) {

@@ -148,3 +148,78 @@ fn an_unqualified_table_is_that_of_the_keyspace_that_the_flow_is_in() {
         }
     }
 }
+
+/// Cassandra obeys a keyspace in the parameters of any version, and reads those of a BATCH as it reads a QUERY's. The
+/// protocol has neither, and other servers do not: nobody can say which table is meant.
+#[test]
+fn a_keyspace_where_the_protocol_has_none_is_not_guessed() {
+    const VALUES: u32 = 0x01;
+    const KEYSPACE: u32 = 0x80;
+    for kind in KINDS {
+        let flags = |flags: u32| match kind.version {
+            5 => flags.to_be_bytes().to_vec(),
+            _ => vec![flags as u8],
+        };
+        let named = |keyspace: &str| {
+            [
+                &(keyspace.len() as u16).to_be_bytes()[..],
+                keyspace.as_bytes(),
+            ]
+            .concat()
+        };
+        let select = |keyspace: &str| {
+            let text = long_string("SELECT v FROM t");
+            [text, vec![0, 1], flags(KEYSPACE), named(keyspace)].concat()
+        };
+        let insert = |given: u32, before: &[u8], keyspace: &str| {
+            let text = long_string("INSERT INTO t (k) VALUES (1)");
+            let child = [vec![0, 0, 1, 0], text, vec![0, 0, 0, 1]].concat();
+            [child, flags(given), before.to_vec(), named(keyspace)].concat()
+        };
+        let settings = "transform = \"guard\"\nnot_tables = [\"secret.t\"]";
+        let mut flow = Edits::of(kind, settings);
+        let mut stream = 0;
+        let mut is_refused = |opcode, body: &[u8]| {
+            stream += 1;
+            passes(&mut flow, stream, opcode, body).is_err()
+        };
+        // Only v5 has it, and there it is what decides.
+        let open = kind.version == 5;
+        assert_eq!(is_refused(QUERY, &select("open")), !open, "{kind:?}");
+        assert_eq!(
+            is_refused(BATCH, &insert(KEYSPACE, &[], "open")),
+            !open,
+            "{kind:?}"
+        );
+        assert!(is_refused(QUERY, &select("secret")), "{kind:?}");
+        assert!(
+            is_refused(BATCH, &insert(KEYSPACE, &[], "secret")),
+            "{kind:?}"
+        );
+        // In front of it no values that would move it.
+        let moved = insert(VALUES | KEYSPACE, &[0, 0], "secret");
+        assert!(is_refused(BATCH, &moved), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_keyspace_that_is_called_like_the_servers_is_none_of_them() {
+    for kind in KINDS {
+        let settings = "transform = \"guard\"\nnot_tables = [\"system_secret.t\", \"system_auth.roles\", \"shop*\"]";
+        let mut flow = Edits::of(kind, settings);
+        for (stream, (text, is_closed)) in [
+            ("SELECT v FROM system_secret.t", true),
+            ("SELECT role FROM system_auth.roles", true),
+            ("SELECT v FROM shop.carts", true),
+            ("SELECT key FROM system.local", false),
+            ("SELECT member FROM system_auth.role_members", false),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let body = query(kind.version, text, None);
+            let passed = passes(&mut flow, stream as i16 + 1, QUERY, &body);
+            assert_eq!(passed.is_err(), is_closed, "{kind:?}: {text}");
+        }
+    }
+}

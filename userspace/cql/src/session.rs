@@ -84,10 +84,27 @@ labelled!(Unknowable {
     Unreadable => "unreadable",
 });
 
+/// The keyspaces that servers have by themselves, behind `system`: Cassandra's (`SchemaConstants`), ScyllaDB's and YugabyteDB's.
+/// Anybody may make others whose names begin so.
+const SYSTEM_KEYSPACES: [&str; 11] = [
+    "_accord",
+    "_accord_debug",
+    "_auth",
+    "_cluster_metadata",
+    "_distributed",
+    "_distributed_everywhere",
+    "_replicated_keys",
+    "_schema",
+    "_traces",
+    "_views",
+    "_virtual_schema",
+];
+
 /// Whether a keyspace is the server's own. Drivers and tools read those by themselves, so that
 /// asking for them says nothing of what a session is for.
 pub fn is_system_keyspace(keyspace: &str) -> bool {
-    keyspace == "system" || keyspace.starts_with("system_")
+    let behind = keyspace.strip_prefix("system");
+    behind.is_some_and(|behind| behind.is_empty() || SYSTEM_KEYSPACES.contains(&behind))
 }
 
 /// A value that was sent.
@@ -127,7 +144,7 @@ impl Claims {
 
 fn read_options(body: &[u8]) -> Option<Claims> {
     let mut claims = Claims {
-        compression: Fact::Is(Compression::None),
+        compression: Compression::asked_for(body)?,
         ..Claims::default()
     };
     let mut body = Cursor::new(body);
@@ -140,8 +157,6 @@ fn read_options(body: &[u8]) -> Option<Claims> {
             claims.driver_version = Some(text_fact(value));
         } else if is("APPLICATION_NAME") {
             claims.application = Some(text_fact(value));
-        } else if is("COMPRESSION") {
-            claims.compression = Compression::by_name(value);
         }
     }
     Some(claims)
@@ -221,6 +236,10 @@ mod tests {
         }
         let twice = [("COMPRESSION", "lz4"), ("COMPRESSION", "snappy")];
         assert_eq!(asked(&twice), Some(Fact::Is(Compression::Snappy)));
+        let in_two_cases = [("COMPRESSION", "lz4"), ("compression", "snappy")];
+        assert_eq!(asked(&in_two_cases), Some(Fact::Absent));
+        let alike = [("COMPRESSION", "lz4"), ("compression", "LZ4")];
+        assert_eq!(asked(&alike), Some(Fact::Is(Compression::Lz4)));
     }
 
     #[test]
@@ -266,6 +285,9 @@ mod tests {
         for (keyspace, expected) in [
             ("system", true),
             ("system_schema", true),
+            ("system_virtual_schema", true),
+            ("system_secret", false),
+            ("system_", false),
             ("systems", false),
             ("shop", false),
         ] {

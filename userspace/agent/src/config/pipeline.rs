@@ -13,7 +13,7 @@ use steps::{
 use toml::{Spanned, Table};
 
 use super::bounds::MAX_STEPS;
-use super::{error::Flaw, raw::RawRule};
+use super::{error::Flaw, protective, raw::RawRule};
 
 /// The step that merges writes.
 const COALESCE: &str = "coalesce";
@@ -142,6 +142,9 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
         may_protect(rule, &report)?;
     }
     means_what_is_named(rule, &edit)?;
+    if protective::refuses_unread(rule) && !edit.iter().any(|step| step.is_strict()) {
+        edit.insert(0, transforms::readable());
+    }
     let names = rule.pipeline.iter().filter_map(|raw| {
         let name = raw.get_ref().get(TRANSFORM);
         name.and_then(toml::Value::as_str)

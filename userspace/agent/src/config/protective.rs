@@ -24,6 +24,12 @@ fn why(rule: &RawRule) -> Option<String> {
     Some(format!("`{step}`"))
 }
 
+/// Whether a rule protects and refuses what the agent cannot serve: then nor does a request pass that cannot be read.
+pub(super) fn refuses_unread(rule: &RawRule) -> bool {
+    let fail = rule.fail.as_ref().map(|fail| fail.get_ref().as_str());
+    fail == Some(Fail::Closed.as_str()) && protects(rule)
+}
+
 /// A rule that protects and lets pass what the agent cannot serve.
 pub(super) struct Escape {
     rule: String,

@@ -9,6 +9,8 @@ mod null;
 mod paging;
 mod prepared;
 pub use prepared::Prepared;
+mod readable;
+pub use readable::readable;
 mod rewrite;
 mod tag;
 mod throttle;

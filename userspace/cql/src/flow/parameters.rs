@@ -184,6 +184,8 @@ impl Given {
     const TIMESTAMP: u32 = 0x20;
     const NAMES: u32 = 0x40;
     const KEYSPACE: u32 = 0x80;
+    /// What a BATCH has no place for (§4.1.7): Cassandra reads them there as in a QUERY.
+    const NOT_OF_BATCH: u32 = Self::VALUES | Self::PAGE_SIZE | Self::PAGING_STATE;
 
     fn has(self, flag: u32) -> bool {
         self.0 & flag != 0
@@ -198,12 +200,16 @@ impl Given {
     }
 }
 
-/// The keyspace in v5's parameters of a QUERY (§4.1.4). `Some(None)`: there is none.
-pub(crate) fn query_keyspace(mut body: Cursor<'_>) -> Option<Option<&str>> {
+/// The keyspace in the parameters of a QUERY (§4.1.4). `Some(None)`: there is none. `None`: nobody can say. Before v5 no
+/// keyspace is defined there: Cassandra obeys one, ScyllaDB does not.
+pub(crate) fn query_keyspace<'b>(header: &Header, mut body: Cursor<'b>) -> Option<Option<&'b str>> {
     let _consistency = body.short()?;
-    let given = Given(body.int()?.cast_unsigned());
+    let given = Given(flags(header, &mut body)?);
     if !given.has(Given::KEYSPACE) {
         return Some(None);
+    }
+    if header.version < 5 {
+        return None;
     }
     if given.has(Given::VALUES) {
         let values = body.short()?;
@@ -218,17 +224,27 @@ pub(crate) fn query_keyspace(mut body: Cursor<'_>) -> Option<Option<&str>> {
     keyspace_behind_times(body, given)
 }
 
-/// The keyspace in v5's PREPARE (§4.1.5).
-pub(crate) fn prepare_keyspace(mut parameters: Cursor<'_>) -> Option<Option<&str>> {
+/// The keyspace in a PREPARE (§4.1.5), which has no parameters before v5.
+pub(crate) fn prepare_keyspace<'b>(
+    header: &Header,
+    mut parameters: Cursor<'b>,
+) -> Option<Option<&'b str>> {
+    if header.version < 5 {
+        return Some(None);
+    }
     match parameters.int()? & 0x01 {
         0 => Some(None),
         _ => parameters.string().map(Some),
     }
 }
 
-/// The keyspace in v5's parameters of a BATCH (§4.1.7), from behind the text of a child that
-/// `left` others follow.
-pub(crate) fn batch_keyspace(mut body: Cursor<'_>, left: u16) -> Option<Option<&str>> {
+/// The keyspace in the parameters of a BATCH (§4.1.7), from behind the text of a child that
+/// `left` others follow; as [`query_keyspace`] gives it.
+pub(crate) fn batch_keyspace<'b>(
+    header: &Header,
+    mut body: Cursor<'b>,
+    left: u16,
+) -> Option<Option<&'b str>> {
     body.skip_values()?;
     for _ in 0..left {
         match body.byte()? {
@@ -238,10 +254,13 @@ pub(crate) fn batch_keyspace(mut body: Cursor<'_>, left: u16) -> Option<Option<&
         body.skip_values()?;
     }
     let _consistency = body.short()?;
-    let given = Given(body.int()?.cast_unsigned());
-    match given.has(Given::KEYSPACE) {
+    let given = Given(flags(header, &mut body)?);
+    if !given.has(Given::KEYSPACE) {
+        return Some(None);
+    }
+    match header.version >= 5 && !given.has(Given::NOT_OF_BATCH) {
         true => keyspace_behind_times(body, given),
-        false => Some(None),
+        false => None,
     }
 }
 

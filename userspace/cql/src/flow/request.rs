@@ -236,13 +236,22 @@ pub(crate) struct Found {
     /// `None`: nothing beyond what the opcode tells.
     pub(crate) statement: Option<Arc<Statement>>,
     pub(crate) prepares: Option<StatementKind>,
+    /// The request may name a keyspace for the statement's table, and nobody can say which.
+    pub(crate) may_name_keyspace: bool,
 }
 
 impl Found {
     fn new(statement: Arc<Statement>) -> Self {
         Self {
             statement: Some(statement),
-            prepares: None,
+            ..Self::default()
+        }
+    }
+
+    fn named(statement: Arc<Statement>, may_name_keyspace: bool) -> Self {
+        Self {
+            may_name_keyspace,
+            ..Self::new(statement)
         }
     }
 }
@@ -342,9 +351,10 @@ impl<'r, S: Sink> Reading<'r, S> {
         let text = self.text(&mut body)?;
         let parsed = parse(text.read, text.declared);
         self.note_cut(parsed.cut);
-        let named = || text.behind(body).and_then(query_keyspace);
-        let statement = self.complete(parsed.statement, named);
-        Some(Found::new(statement))
+        let header = self.header;
+        let named = || query_keyspace(header, text.behind(body)?);
+        let (statement, may_name) = self.complete(parsed.statement, named);
+        Some(Found::named(statement, may_name))
     }
 
     /// §4.1.5: a `[long string]`; since v5 flags, and perhaps a keyspace.
@@ -352,15 +362,17 @@ impl<'r, S: Sink> Reading<'r, S> {
         let text = self.text(&mut body)?;
         let parsed = parse(text.read, text.declared);
         self.note_cut(parsed.cut);
-        let named = || text.behind(body).and_then(prepare_keyspace);
+        let header = self.header;
+        let named = || prepare_keyspace(header, text.behind(body)?);
         let prepares = Some(parsed.statement.kind);
         let statement = StatementRef {
             kind: StatementKind::Prepare,
             ..parsed.statement
         };
+        let (statement, may_name) = self.complete(statement, named);
         Some(Found {
-            statement: Some(self.complete(statement, named)),
             prepares,
+            ..Found::named(statement, may_name)
         })
     }
 
@@ -373,7 +385,7 @@ impl<'r, S: Sink> Reading<'r, S> {
         }
         Some(Found {
             statement,
-            prepares: None,
+            ..Found::default()
         })
     }
 
@@ -389,16 +401,14 @@ impl<'r, S: Sink> Reading<'r, S> {
                     let child = parse(text.read, text.declared).statement;
                     if child.table.is_some() {
                         let behind = children.saturating_sub(index + 1);
-                        let named = || {
-                            text.behind(body)
-                                .and_then(|body| batch_keyspace(body, behind))
-                        };
+                        let header = self.header;
+                        let named = || batch_keyspace(header, text.behind(body)?, behind);
                         let statement = StatementRef {
                             kind: StatementKind::Batch,
                             ..child
                         };
-                        let statement = self.complete(statement, named);
-                        return Some(Found::new(statement));
+                        let (statement, may_name) = self.complete(statement, named);
+                        return Some(Found::named(statement, may_name));
                     }
                     body = text.behind(body)?;
                 }
@@ -441,21 +451,17 @@ impl<'r, S: Sink> Reading<'r, S> {
     }
 
     /// Gives a table that its text does not qualify a keyspace: the request's own, which `named`
-    /// reads and only v5 has, or else the flow's. `named` gives `None` where it cannot be read;
-    /// the keyspace is then unknown.
+    /// reads, or else the flow's. `named` gives `None` where it cannot be read; the keyspace is then unknown, and
+    /// the second of what is returned says so.
     fn complete(
         &mut self,
         statement: StatementRef<'_>,
         named: impl FnOnce() -> Option<Option<&'r str>>,
-    ) -> Arc<Statement> {
+    ) -> (Arc<Statement>, bool) {
         if statement.table.is_none() || statement.keyspace.is_some() {
-            return self.flow.statements.get(statement);
+            return (self.flow.statements.get(statement), false);
         }
-        let named = if self.header.version >= 5 {
-            named()
-        } else {
-            Some(None)
-        };
+        let named = named();
         if named.is_none() {
             self.ran_out();
         }
@@ -469,10 +475,11 @@ impl<'r, S: Sink> Reading<'r, S> {
             Some(None) => keyspace.as_deref(),
             None => None,
         };
-        statements.get(StatementRef {
+        let statement = statements.get(StatementRef {
             keyspace: keyspace.map(Name::Exact),
             ..statement
-        })
+        });
+        (statement, named.is_none())
     }
 
     fn note_cut(&mut self, cut: bool) {

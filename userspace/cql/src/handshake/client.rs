@@ -95,6 +95,9 @@ impl Handshake {
                 _ => Unknowable::Unreadable,
             }));
         };
+        if found.may_name_keyspace {
+            return self.keyspace_is(Err(Unknowable::Unreadable));
+        }
         match found.prepares.unwrap_or(statement.kind) {
             StatementKind::Use if header.opcode == Some(Opcode::Prepare) => Meaning::Nothing,
             StatementKind::Use => {

@@ -15,19 +15,25 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// Reads the compression from the options of a STARTUP, as Cassandra reads them: whatever their
-    /// case, and the last one counts. [`Fact::Absent`]: a compression that is not known; `None`: the
-    /// options cannot be read.
+    /// Reads the compression from the options of a STARTUP as Cassandra reads them: whatever their case, and of the same
+    /// option the last one counts. [`Fact::Absent`]: a compression that is not known, or several by options that differ
+    /// in case, of which the order of a hash map decides. `None`: the options cannot be read.
     pub fn asked_for(options: &[u8]) -> Option<Fact<Self>> {
         let mut options = Cursor::new(options);
-        let mut asked = Fact::Is(Self::None);
+        let mut asked: Option<(&[u8], Fact<Self>)> = None;
         for _ in 0..options.short()? {
             let (option, value) = (options.short_bytes()?, options.short_bytes()?);
             if option.eq_ignore_ascii_case(b"COMPRESSION") {
-                asked = Self::by_name(value);
+                let named = Self::by_name(value);
+                asked = match asked {
+                    Some((other, before)) if other != option && before != named => {
+                        Some((other, Fact::Absent))
+                    }
+                    _ => Some((option, named)),
+                };
             }
         }
-        Some(asked)
+        Some(asked.map_or(Fact::Is(Self::None), |(_, named)| named))
     }
 
     pub(crate) fn by_name(name: &[u8]) -> Fact<Self> {

@@ -346,15 +346,14 @@ fn question(process: &str, action: &str) -> String {
     let process = safe(process);
     let what = match action {
         "bypass" => {
-            "New connections go straight to the database, unread. Running ones that are read from copies are read no more."
+            "New connections go straight to the database, unread. Running ones that go through the agent are decoded no \
+             more; those that are read from copies stay as they are."
         }
-        "observe" => {
-            "New connections are counted, and not decoded. Running ones likewise, where they can be changed."
+        "observe" => "New connections are counted, and not decoded. Running ones stay as they are.",
+        "enrich" => "New connections are decoded, and running ones that go through the agent.",
+        _ => {
+            "New connections are refused. Running ones that go through the agent are reset; the others stay as they are."
         }
-        "enrich" => {
-            "New connections are decoded by the steps of their rule. Running ones likewise, where they can be changed."
-        }
-        _ => "New connections are refused. Running ones go on.",
     };
     format!(
         "Mark {process} with {action} for {MARK_FOR}?\n\n{what}\n\nFlows that are changed stay so when the mark ends. \

@@ -266,7 +266,12 @@ fn what_comes_at_an_odd_time_is_answered_as_without_the_agent() {
         let cgroup = Cgroup::new().unwrap();
         let agent = cassandra.agent_with(&cgroup, "enrich", "closed", &rule.text);
         for (case, tries) in &directly {
-            let through = run_in(None, Some(&cgroup), || case.told(&cassandra)).unwrap();
+            let told = || run_in(None, Some(&cgroup), || case.told(&cassandra)).unwrap();
+            let mut through = told();
+            if through.1 == End::Silent && !rule.allows(*case, &through, tries) {
+                // A node that is busy with log-ins is silent for a while, too.
+                through = told();
+            }
             if !rule.allows(*case, &through, tries) {
                 let rule = &rule.text;
                 differences.push(format!("{rule}\n{case:?}: {through:?}, not {tries:?}"));

@@ -34,7 +34,14 @@ impl Terminal {
         let end = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
         // It becomes the terminal that the program is controlled by, as a shell's is.
         let top = Command::new("setsid")
-            .args(["--ctty", "--wait", common::BINARY, "top", "--interval", "0.1"])
+            .args([
+                "--ctty",
+                "--wait",
+                common::BINARY,
+                "top",
+                "--interval",
+                "0.1",
+            ])
             .arg("--admin")
             .arg(agent.admin_socket())
             .arg("--control")
@@ -69,7 +76,11 @@ impl Terminal {
     fn shows(&self, text: &str) {
         let begun = std::time::Instant::now();
         while !self.text().contains(text) {
-            assert!(begun.elapsed() < common::PATIENCE, "no {text:?} in\n{}", self.text());
+            assert!(
+                begun.elapsed() < common::PATIENCE,
+                "no {text:?} in\n{}",
+                self.text()
+            );
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -92,8 +103,18 @@ fn who_asks_what_is_on_the_screen_and_can_be_marked() {
         let mut c = begin(host, 4);
         let process = host.flow(&c)["process"].as_str().unwrap().to_owned();
         asks_everything(&mut c, 4);
-        let (select, delete) = ("SELECT v FROM shop.orders WHERE id = ?", "DELETE FROM shop.orders");
-        for text in [select, "UPDATE shop.orders", delete, "shop.orders", &process, "OP/s"] {
+        let (select, delete) = (
+            "SELECT v FROM shop.orders WHERE id = ?",
+            "DELETE FROM shop.orders",
+        );
+        for text in [
+            select,
+            "UPDATE shop.orders",
+            delete,
+            "shop.orders",
+            &process,
+            "OP/s",
+        ] {
             terminal.shows(text);
         }
         assert!(!terminal.text().contains("secret"));
@@ -133,13 +154,19 @@ fn without_a_terminal_it_prints_or_says_what_to_do() {
         host.policy(&policy("", "{ transform = \"stats\" }"));
         let top = |args: &[&str]| {
             let mut top = Command::new(common::BINARY);
-            top.arg("top").args(args).arg("--admin").arg(host.agent.admin_socket());
+            top.arg("top")
+                .args(args)
+                .arg("--admin")
+                .arg(host.agent.admin_socket());
             top.output().unwrap()
         };
         let said = top(&[]);
         assert!(!said.status.success());
         let said = String::from_utf8(said.stderr).unwrap();
-        assert!(said.contains("there is no terminal to draw on: --once prints a table"), "{said}");
+        assert!(
+            said.contains("there is no terminal to draw on: --once prints a table"),
+            "{said}"
+        );
 
         let mut c = begin(host, 4);
         let asked = thread::scope(|scope| {
@@ -151,9 +178,14 @@ fn without_a_terminal_it_prints_or_says_what_to_do() {
             asked.join().unwrap()
         });
         let rows: Value = serde_json::from_slice(&asked.stdout).unwrap();
-        let row = the(&rows, "fingerprint", "UPDATE shop.orders SET v = ? WHERE id = ?");
+        let row = the(
+            &rows,
+            "fingerprint",
+            "UPDATE shop.orders SET v = ? WHERE id = ?",
+        );
         assert!(row["per_second"].as_f64().unwrap() > 1.0, "{rows}");
-        let ratio = row["errors_per_second"].as_f64().unwrap() / row["per_second"].as_f64().unwrap();
+        let ratio =
+            row["errors_per_second"].as_f64().unwrap() / row["per_second"].as_f64().unwrap();
         // Every other UPDATE is answered by an error.
         assert!((0.3..0.7).contains(&ratio), "{rows}");
         assert_eq!((&row["path"], &row["rule"]), (&"tap".into(), &"r".into()));

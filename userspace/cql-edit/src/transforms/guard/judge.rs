@@ -89,6 +89,11 @@ impl Pattern {
         }
     }
 
+    /// Whether the pattern is written for a keyspace of the server's.
+    fn is_of_server(&self) -> bool {
+        self.0.starts_with("system")
+    }
+
     /// Whether the pattern may hold for some of a keyspace's tables.
     fn meets(&self, keyspace: &str) -> bool {
         let of = self.0.split('.').next().unwrap_or_default();
@@ -299,7 +304,14 @@ impl Judge {
         let passes = match target.on() {
             On::Nothing => true,
             On::Unknown => false,
-            On::Table(keyspace, _) | On::Within(keyspace) if target.may_read(keyspace) => true,
+            On::Table(keyspace, table) if target.may_read(keyspace) => {
+                !any(&self.not, &|pattern| {
+                    pattern.is_of_server() && pattern.holds(keyspace, Some(table))
+                })
+            }
+            On::Within(keyspace) if target.may_read(keyspace) => !any(&self.not, &|pattern| {
+                pattern.is_of_server() && pattern.holds(keyspace, None)
+            }),
             On::Table(keyspace, table) => {
                 let holds = |pattern: &Pattern| pattern.holds(keyspace, Some(table));
                 is_allowed(&holds) && !any(&self.not, &holds)
