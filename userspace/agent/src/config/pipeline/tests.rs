@@ -96,6 +96,30 @@ fn every_transform_can_be_configured() {
 }
 
 #[test]
+fn a_rule_that_protects_and_refuses_lets_nothing_pass_unread() {
+    for (fail, step, is_strict) in [
+        ("closed", "{ transform = \"throttle\", rate = 5 }", true),
+        ("closed", "{ transform = \"audit\", file = \"/a\" }", true),
+        (
+            "closed",
+            "{ transform = \"guard\", refuse = [\"ddl\"], mode = \"shadow\" }",
+            true,
+        ),
+        ("closed", "{ transform = \"stats\" }", false),
+        ("open", "{ transform = \"throttle\", rate = 5 }", false),
+        ("open", "{ transform = \"audit\", file = \"/a\" }", false),
+    ] {
+        let text = format!(
+            "[[rule]]\nname = \"r\"\nto = [\":9042\"]\naction = \"enrich\"\nfail = {fail:?}\npipeline = [{step}]\n"
+        );
+        let config = Config::parse(Path::new("u.toml"), &text).unwrap();
+        let edits = config.pipelines.edits_of(&RuleName::new("r"));
+        let reads = edits.is_some_and(|edits| edits.iter().any(|step| step.is_strict()));
+        assert_eq!(reads, is_strict, "{fail}: {step}");
+    }
+}
+
+#[test]
 fn what_must_not_be_in_plain_is_under_a_rule_that_lets_nothing_past() {
     let of = |rule: &str, more: &str| {
         let text = format!(
