@@ -16,14 +16,10 @@ use crate::{
 
 const INIT: &str = include_str!("init.sh");
 const AGENT: &str = include_str!("agent.toml");
-const TAP: &str = include_str!("tap.toml");
-
-/// Requests of each tapped connection.
-const REQUESTS: &str = "20";
 
 /// The programs of the release build that the guest gets, with everything that the linker loads for
 /// them.
-const PROGRAMS: [&str; 3] = ["underpass", "integrity", "cql-node"];
+const PROGRAMS: [&str; 2] = ["underpass", "integrity"];
 
 /// Makes the system anew in `folder`; each engine is to carry `bytes`. Returns its archive.
 pub fn make(folder: &Path, bytes: &str) -> Result<PathBuf> {
@@ -34,8 +30,6 @@ pub fn make(folder: &Path, bytes: &str) -> Result<PathBuf> {
         "underpass",
         "-p",
         "underpass-integrity",
-        "-p",
-        "underpass-cql-node",
     ]))?;
     let root = folder.join("guest");
     if root.exists() {
@@ -56,10 +50,8 @@ pub fn make(folder: &Path, bytes: &str) -> Result<PathBuf> {
         libraries(&built, &root)?;
     }
     fs::write(root.join("agent.toml"), AGENT)?;
-    fs::write(root.join("tap.toml"), TAP)?;
     let init = root.join("init");
-    let filled = INIT.replace("{BYTES}", bytes);
-    fs::write(&init, filled.replace("{REQUESTS}", REQUESTS))?;
+    fs::write(&init, INIT.replace("{BYTES}", bytes))?;
     fs::set_permissions(&init, Permissions::from_mode(0o755))?;
     archive(&root, &folder.join("guest.cpio"))
 }
