@@ -153,7 +153,19 @@ fn refuse_rivals(path: &Path, cgroup: &File, pins: &Path) -> Result<(), AttachEr
             tracing::warn!(
                 cgroup = %path.display(),
                 %who,
-                "another agent is attached above this one's cgroup: rules of both are applied, this one's first"
+                "another agent is attached above this one's cgroup: connections that this agent takes in do not meet that one's \
+                 rules, not even those that protect"
+            );
+        }
+    }
+    for path in rivals::beneath(path) {
+        let rival = File::open(&path).ok().and_then(|at| rivals::at(&at, pins));
+        if let Some(Rival { who, .. }) = rival {
+            tracing::warn!(
+                cgroup = %path.display(),
+                %who,
+                "another agent is attached beneath this one's cgroup: connections that it takes in do not meet this one's \
+                 rules, not even those that protect"
             );
         }
     }

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     os::fd::AsFd,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use aya::maps::MapInfo;
@@ -44,6 +44,25 @@ pub(crate) fn at(cgroup: &File, pins: &Path) -> Option<Rival> {
             is_alive: false,
         },
     })
+}
+
+/// The most cgroups beneath an agent's that are looked at: a host has some hundreds.
+const MAX_BENEATH: usize = 4096;
+
+/// Returns the cgroups beneath this one, the nearer ones first: at most [`MAX_BENEATH`].
+pub(crate) fn beneath(cgroup: &Path) -> Vec<PathBuf> {
+    let (mut found, mut at) = (vec![cgroup.to_owned()], 0);
+    while let Some(folder) = found.get(at)
+        && found.len() < MAX_BENEATH
+    {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let paths: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
+        found.extend(paths);
+        at += 1;
+    }
+    found.truncate(MAX_BENEATH);
+    found.split_off(1)
 }
 
 fn is_an_agents(program: u32) -> bool {

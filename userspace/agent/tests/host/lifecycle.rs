@@ -209,6 +209,47 @@ fn two_agents_do_not_share_a_cgroup_whatever_their_pins_and_ports() {
 }
 
 #[test]
+fn agents_at_cgroups_of_which_one_is_beneath_the_other_say_so() {
+    let host = Host::new();
+    let mut agent = host.agent("", &host.policy("enrich", "fail = \"closed\""));
+    let whole = host.sandbox.cgroup.path().to_owned();
+    let child = whole.join("child");
+    std::fs::create_dir(&child).unwrap();
+    let file = agent.file().with_file_name("second.toml");
+    let text = std::fs::read_to_string(agent.file()).unwrap();
+    let pins = PathBuf::from(format!("{}-second", agent.pins().display()));
+    let text = text
+        .replace(agent.pins().to_str().unwrap(), pins.to_str().unwrap())
+        .replace(whole.to_str().unwrap(), child.to_str().unwrap())
+        .replace("control.sock", "second.sock")
+        .replace("admin.sock", "other.sock");
+    std::fs::write(&file, text).unwrap();
+    let log = file.with_extension("log");
+    let mut second = Command::new(BINARY);
+    second.arg("run").arg("--config").arg(&file);
+    second.stderr(std::fs::File::create(&log).unwrap());
+    // Where its listeners find a free port.
+    let mut second = host.sandbox.server(|| second.spawn()).unwrap().unwrap();
+    let says = |text: &str| std::fs::read_to_string(&log).unwrap().contains(text);
+    eventually("the second one runs", || says("ready cgroup"));
+    assert!(says("another agent is attached above this one's cgroup"));
+    agent.stop().unwrap();
+    agent.restart().unwrap();
+    let beneath = "another agent is attached beneath this one's cgroup";
+    agent.wait_for_log(beneath).unwrap();
+    agent.stop().unwrap();
+    second.kill().unwrap();
+    second.wait().unwrap();
+    let mut detach = Command::new(BINARY);
+    detach.args(["detach", "--pins"]).arg(&pins);
+    detach
+        .arg("--control")
+        .arg(file.with_file_name("second.sock"));
+    assert!(detach.status().unwrap().success());
+    std::fs::remove_dir(&child).unwrap();
+}
+
+#[test]
 fn connections_from_before_the_agent_are_left_alone() {
     let host = Host::new();
     let mut early = host.dial().unwrap();

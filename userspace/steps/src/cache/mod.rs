@@ -62,6 +62,11 @@ impl CacheSettings {
 }
 
 impl Effect for Cache {
+    fn reads(&self) -> Result<(), String> {
+        let login = self.settings.login();
+        login.map(drop).map_err(|e| e.to_string())
+    }
+
     fn open(&self, rule: &RuleName, services: &crate::Services) -> Result<(), String> {
         once(&self.store, || {
             let login = self.settings.login().map_err(|e| e.to_string())?;

@@ -71,6 +71,7 @@ impl MirrorSettings {
 
 impl Effect for Mirror {
     fn reads(&self) -> Result<(), String> {
+        self.settings.login().map_err(|e| e.to_string())?;
         self.settings.outward().map(drop)
     }
 
