@@ -28,6 +28,7 @@ use crate::{
     holds::{Holds, Names},
     hooks, host,
     incoming::{self, Incoming, IncomingListener, IncomingOptions},
+    legs::Legs,
     listeners::{Listeners, Mark},
     maps::MapsError,
     meter_hooks::MeterHooks,
@@ -374,6 +375,11 @@ impl Dataplane {
     /// [`LOOK_EVERY`](crate::readers::LOOK_EVERY).
     pub fn look_after_readers(&mut self) -> io::Result<()> {
         self.shortcut.look_after_readers()
+    }
+
+    /// The way to shorten the legs of flows that the agent reads.
+    pub fn legs(&self) -> Legs {
+        self.shortcut.legs().clone()
     }
 
     /// Counts of messages and flows on the shortcut.

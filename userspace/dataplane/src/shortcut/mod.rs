@@ -15,7 +15,7 @@ use std::{fs::File, io, io::Read, os::fd::AsFd, sync::Mutex, time::Duration};
 use aya::{
     Btf, Ebpf,
     maps::{Array, MapData, MapError, PerCpuArray, RingBuf, SkStorage, SockHash},
-    programs::{CgroupAttachMode, Iter, SkMsg, SockOps, sock_ops::SockOpsLinkId},
+    programs::{CgroupAttachMode, Iter, SchedClassifier, SkMsg, SockOps, sock_ops::SockOpsLinkId},
 };
 use ebpf::abi;
 use nix::time::{ClockId, clock_gettime};
@@ -25,6 +25,7 @@ use crate::{
     attach::{AttachError, lock, program, refused},
     counters::Turn,
     holds::Names,
+    legs::Legs,
     listeners::Mark,
     load,
     maps::{MapsError, take},
@@ -45,6 +46,7 @@ const STAYS_OPEN: Duration = Duration::from_secs(5);
 const ENROLS: &str = "on_shortcut_event";
 const CHOOSES: &str = "take_shortcut";
 const NUDGES: &str = "nudge_readers";
+const LEGS: &str = "leg_look";
 
 /// An [`abi::ShortcutWish`], which a connect hook writes.
 type Wish = [u8; size_of::<abi::ShortcutWish>()];
@@ -54,6 +56,8 @@ type Wish = [u8; size_of::<abi::ShortcutWish>()];
 pub struct ShortcutCounts {
     /// Flows of which both ends are on it now.
     pub flows: u64,
+    /// Connections between an application and the agent of which both ends are on it now.
+    pub legs: u64,
     /// Messages and bytes, by the way that they took.
     pub by_turn: Vec<(Turn, u64, u64)>,
     /// Edges that readers were given again.
@@ -104,6 +108,7 @@ pub(crate) struct Shortcut {
     refusals: Refusals,
     ends: Ends,
     rules: Rules,
+    legs: Legs,
     socks: SockHash<MapData, u64>,
     turns: PerCpuArray<MapData, PodOf<abi::TurnCount>>,
     counts: PerCpuArray<MapData, PodOf<abi::ShortcutCount>>,
@@ -135,6 +140,7 @@ impl Shortcut {
             wishes: take(ebpf, "shortcut_wishes")?,
             ends: take(ebpf, "shortcut_ends")?,
             rules: Rules::default(),
+            legs: Legs::default(),
             socks: take(ebpf, "shortcut_socks")?,
             turns: take(ebpf, "shortcut_turns")?,
             counts: take(ebpf, "shortcut_counts")?,
@@ -210,6 +216,13 @@ impl Shortcut {
         self.readers = Some(readers::load::readers(ebpf)?);
         let chooses: &mut SkMsg = program(ebpf, CHOOSES)?;
         chooses.attach(self.socks.fd()).map_err(refused(CHOOSES))?;
+        let look: &mut SchedClassifier = program(ebpf, LEGS)?;
+        if look.fd().is_err() {
+            load::retry_load(|| look.load()).map_err(refused(LEGS))?;
+        }
+        let look = look.fd().map_err(refused(LEGS))?.as_fd();
+        let look = look.try_clone_to_owned().map_err(AttachError::Sockets)?;
+        self.legs.open(look);
         self.loaded = true;
         sys::trim_memory();
         Ok(())
@@ -270,6 +283,11 @@ impl Shortcut {
         flows.map_err(layout("shortcut_ends"))
     }
 
+    /// The way to shorten the legs of flows that the agent reads, by which nothing is shortened before [`Self::open`].
+    pub(crate) fn legs(&self) -> &Legs {
+        &self.legs
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         self.enrols.is_some()
     }
@@ -316,6 +334,7 @@ impl Shortcut {
         if self.ends.keys().next().is_none() {
             return Ok(());
         }
+        self.legs.end_lingering();
         if self.are_leaving {
             // Whoever did not see yet that an end is to leave has found his target by then, and holds it.
             sys::wait_for_running_programs()?;
@@ -323,7 +342,10 @@ impl Shortcut {
         let stalled = readers.stalled(self.socks.fd().as_fd())?;
         self.are_leaving = stalled.are_leaving;
         for cookie in &stalled.leave_now {
-            self.are_to_nudge |= self.socks.remove(cookie).is_ok();
+            if self.socks.remove(cookie).is_ok() {
+                self.are_to_nudge = true;
+                self.legs.note_left(*cookie);
+            }
         }
         if self.are_to_nudge {
             self.are_to_nudge = readers.nudge()? == Nudged::NotAll;
@@ -345,6 +367,7 @@ impl Shortcut {
         Ok(ShortcutCounts {
             // Read one after the other, on several CPUs.
             flows: begun.saturating_sub(ended),
+            legs: self.legs.count() as u64,
             by_turn: by_turn.collect::<Result<_, AttachError>>()?,
             nudges: self.nudges,
         })

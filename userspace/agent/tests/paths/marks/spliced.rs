@@ -18,6 +18,8 @@ use crate::common::{
     wire::{Conversation, Host},
 };
 
+const ENGINES: &str = "underpass_path_available{path=\"splice_";
+
 /// A host whose agent splices by `splice`.
 fn host(splice: &str, body: impl FnOnce(&Host<'_>)) {
     let sandbox = Sandbox::new().unwrap();
@@ -42,7 +44,7 @@ fn splices(host: &Host<'_>) -> bool {
         let metrics = host.agent.metrics().unwrap();
         metrics
             .iter()
-            .filter(|(k, v)| k.starts_with("underpass_path_available") && **v == value)
+            .filter(|(k, v)| k.starts_with(ENGINES) && **v == value)
             .count()
     };
     eventually("the engines are tried out", || {
