@@ -211,9 +211,7 @@ fn ends_and_resets_come_behind_what_was_sent() {
             let mut c = begun(host, false);
             exchange(&mut c);
             write(&c.server, &answer);
-            eventually("it is past TCP", || {
-                c.client.peek(&mut [0; 1]).is_ok()
-            });
+            eventually("it is past TCP", || c.client.peek(&mut [0; 1]).is_ok());
             if resets {
                 socket2::SockRef::from(&c.server)
                     .set_linger(Some(Duration::ZERO))
