@@ -134,7 +134,9 @@ static __always_inline __u32 end_leg(struct __sk_buff *skb, const struct up_leg_
 		ask_to_leave(app_cookie);
 		return UP_LEG_LINGERS;
 	}
-	bpf_map_delete_elem(&shortcut_socks, &app_cookie);
+	/* One that is not found is closed, or was reset: then its application may read yet what is in its psock. */
+	if (tp)
+		bpf_map_delete_elem(&shortcut_socks, &app_cookie);
 	bpf_map_delete_elem(&shortcut_ends, &app_cookie);
 	return UP_LEG_GONE;
 }
