@@ -8,7 +8,7 @@ use std::{
 };
 
 use sandbox::{Agent, Sandbox};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{BY_KEYSPACE, ENRICH, OBSERVE, OPTS_IN, SELECT, begin, exchange};
 use crate::common::{
