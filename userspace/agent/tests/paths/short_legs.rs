@@ -129,7 +129,7 @@ fn a_leg_of_an_application_that_blocks_stays_long() {
     });
 }
 
-/// One that blocks later is sent to by TCP, where its `recv()` waits.
+/// An application that blocks later is sent to by TCP, where its `recv()` waits.
 #[test]
 fn an_application_that_blocks_later_is_answered_by_tcp() {
     host(|host| {
@@ -217,7 +217,7 @@ fn a_flow_that_is_read_no_more_is_relayed_and_spliced_and_read_again() {
     }
 }
 
-/// What was sent before is read, also when it lies past TCP.
+/// The application reads what was sent before the end, also when it lies past TCP.
 #[test]
 fn ends_and_resets_come_behind_what_was_sent() {
     host(|host| {
