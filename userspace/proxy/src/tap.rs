@@ -6,6 +6,7 @@
 
 mod asked;
 mod budget;
+mod copied;
 mod listed;
 mod metrics;
 
@@ -24,10 +25,11 @@ use flow::{Flow, Flows, Path};
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
 use policy::{Action, RuleName};
-use tap::{Counts, Direction, Packet, TappedFlow};
+use tap::{Beside, Counts, Direction, Packet, TappedFlow};
 use telemetry::series_of;
 
 use budget::Budget;
+use copied::CopiedSteps;
 pub use listed::Listed;
 use listed::ListedFlows;
 pub use metrics::TapMetrics;
@@ -173,6 +175,8 @@ struct Reading {
     flow: Arc<Flow>,
     tapped: TappedFlow,
     recorder: Recorder,
+    /// The steps that are no reporters. None: there are none.
+    steps: Option<Box<CopiedSteps>>,
     /// The latest packet's time, by the kernel's clock.
     at_ns: u64,
     /// When something came last.
@@ -354,9 +358,16 @@ impl TappedFlows {
             recorder.attach_reporters(&flow);
         }
         self.listed.enter(tapped.cookie, &flow, question.is_some());
+        let steps = CopiedSteps::begin(
+            &self.shared.pipelines.borrow(),
+            &self.shared.pipeline_metrics,
+            &flow,
+            question.is_none(),
+        );
         let reading = Reading {
             tapped: decoded,
             question,
+            steps,
             recorder,
             at_ns: 0,
             came: Instant::now(),
@@ -434,17 +445,19 @@ impl Reading {
         self.came = Instant::now();
         self.load += 1 + packet.bytes.len() as u64 / BYTES_LIKE_A_PACKET;
         let (tapped, recorder) = (&mut self.tapped, &mut self.recorder);
+        let steps = self.steps.as_deref_mut();
+        let steps = steps.map(|steps| steps as &mut dyn Beside);
         match recorder.followed.take() {
-            None => tapped.packet(direction, packet, recorder),
+            None => tapped.packet(direction, packet, recorder, steps),
             Some(followed) if !followed.wants_requests() => {
                 let mut frames = InFrames(InDetail { recorder, followed });
-                tapped.packet(direction, packet, &mut frames);
+                tapped.packet(direction, packet, &mut frames, steps);
                 self.recorder.followed = Some(frames.0.followed);
             }
             Some(followed) => {
                 tapped.wants(followed.wants_texts(), followed.wants_contexts());
                 let mut detail = InDetail { recorder, followed };
-                tapped.packet(direction, packet, &mut detail);
+                tapped.packet(direction, packet, &mut detail, steps);
                 let mut followed = detail.followed;
                 // Reporters write what waits when they are asked; nobody is held.
                 followed.holds();
@@ -469,6 +482,13 @@ impl Reading {
         self.tapped.asks_a_while();
         if let Settled::Tapped(_) = settled {
             self.recorder.switch_rule(&self.flow);
+            let shared = &self.recorder.shared;
+            let (pipelines, metrics) = (shared.pipelines.borrow(), &shared.pipeline_metrics);
+            let flow = &self.flow;
+            let adopts = |steps: &mut Box<CopiedSteps>| steps.adopt_rule(&pipelines, metrics, flow);
+            if !self.steps.as_mut().is_some_and(adopts) {
+                self.steps = None;
+            }
             self.rule = series_of(by.rule.clone());
             self.decided_by = by.rule.clone();
         }
