@@ -9,15 +9,17 @@ mod budget;
 mod metrics;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     io::{self, PipeReader, PipeWriter},
     sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
+use cql::hash::BuildSpread;
 use dataplane::{
-    Adopted, NotAdopted, Settled, SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows, TapReader,
+    Adopted, ClientAddr, NotAdopted, Settled, SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows,
+    TapReader,
 };
 use flow::{Flow, Path};
 use nix::time::{ClockId, clock_gettime};
@@ -156,7 +158,7 @@ struct TappedFlows {
     shared: Arc<ProxyContext>,
     metrics: TapMetrics,
     asked: AskedFlows,
-    flows: HashMap<SockCookie, Reading>,
+    flows: HashMap<SockCookie, Reading, BuildSpread>,
     looked: Instant,
     budget: Budget,
     /// When the budget was looked at, and what this thread had used by then.
@@ -168,10 +170,8 @@ struct Reading {
     flow: Arc<Flow>,
     tapped: TappedFlow,
     recorder: Recorder,
-    /// The latest packet's time, by the kernel's clock.
+    /// When something came last, by the kernel's clock.
     at_ns: u64,
-    /// When something came last.
-    came: Instant,
     /// The counts that metrics have been told.
     counted: Counts,
     rule: RuleName,
@@ -222,8 +222,10 @@ impl TapConsumer for TappedFlows {
         flows.sweep();
         let is_asked = |cookie| self.flows.contains_key(&cookie) || flows.has_to_obey(cookie);
         self.asked.retain(is_asked);
+        let now_ns = monotonic_ns();
+        let silence = |reading: &Reading| now_ns.saturating_sub(reading.at_ns);
         let silent = self.flows.iter();
-        let silent = silent.filter(|(_, reading)| reading.came.elapsed() >= LOOK_AFTER);
+        let silent = silent.filter(|(_, reading)| u128::from(silence(reading)) >= LOOK_AFTER.as_nanos());
         let gone: Vec<_> = silent
             .filter(|(cookie, _)| flows.get(**cookie).is_none())
             .map(|(cookie, reading)| (*cookie, reading.at_ns))
@@ -245,7 +247,7 @@ impl TappedFlows {
             shared: shared.clone(),
             metrics,
             asked,
-            flows: HashMap::new(),
+            flows: HashMap::default(),
             looked: Instant::now(),
             budget: Budget::new(budget),
             budget_looked: (Instant::now(), Duration::ZERO),
@@ -320,49 +322,23 @@ impl TappedFlows {
 
     /// The flow with this cookie, also if its beginning was missed. None: there is none, or no more.
     fn reading(&mut self, cookie: SockCookie, flows: &TapFlows<'_>) -> Option<&mut Reading> {
-        if !self.flows.contains_key(&cookie) {
-            self.begin(&flows.get(cookie)?);
+        let count = self.flows.len();
+        match self.flows.entry(cookie) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(free) => {
+                let tapped = flows.get(cookie)?;
+                let client = tapped.client.filter(|_| count < MAX_FLOWS)?;
+                self.metrics.flows.set(count as i64 + 1);
+                Some(free.insert(Reading::begin(&self.shared, &self.asked, &tapped, client)))
+            }
         }
-        self.flows.get_mut(&cookie)
     }
 
     fn begin(&mut self, tapped: &TapFlow) {
         let Some(client) = tapped.client.filter(|_| self.flows.len() < MAX_FLOWS) else {
             return;
         };
-        let flow = Flow::begin(
-            self.shared.flows.take_number(),
-            client,
-            tapped.process.clone(),
-            tapped.orig_dst,
-            tapped.rule.clone(),
-        );
-        flow.set_action(&tapped.rule, Action::Enrich);
-        flow.travels(Path::Tap);
-        let flow = Arc::new(flow);
-        let mut recorder = Recorder::new(&self.shared, &flow);
-        let question = asked::question(tapped, &flow, &self.shared.policy.borrow());
-        let mut decoded = TappedFlow::new(self.shared.prepared.clone());
-        match question {
-            None => recorder.attach_reporters(&flow),
-            Some(_) => {
-                decoded.asks();
-                self.asked.insert(tapped.cookie, &flow);
-            }
-        }
-        let reading = Reading {
-            tapped: decoded,
-            question,
-            recorder,
-            at_ns: 0,
-            came: Instant::now(),
-            counted: Counts::default(),
-            rule: series_of(tapped.rule.clone()),
-            decided_by: tapped.rule.clone(),
-            load: 0,
-            has_stopped: false,
-            flow,
-        };
+        let reading = Reading::begin(&self.shared, &self.asked, tapped, client);
         self.flows.insert(tapped.cookie, reading);
         self.metrics.flows.set(self.flows.len() as i64);
     }
@@ -425,9 +401,49 @@ impl TappedFlows {
 }
 
 impl Reading {
+    /// Begins to read a flow.
+    fn begin(
+        shared: &Arc<ProxyContext>,
+        asked: &AskedFlows,
+        tapped: &TapFlow,
+        client: ClientAddr,
+    ) -> Self {
+        let flow = Flow::begin(
+            shared.flows.take_number(),
+            client,
+            tapped.process.clone(),
+            tapped.orig_dst,
+            tapped.rule.clone(),
+        );
+        flow.set_action(&tapped.rule, Action::Enrich);
+        flow.travels(Path::Tap);
+        let flow = Arc::new(flow);
+        let mut recorder = Recorder::new(shared, &flow);
+        let question = asked::question(tapped, &flow, &shared.policy.borrow());
+        let mut decoded = TappedFlow::new(shared.prepared.clone());
+        match question {
+            None => recorder.attach_reporters(&flow),
+            Some(_) => {
+                decoded.asks();
+                asked.insert(tapped.cookie, &flow);
+            }
+        }
+        Self {
+            tapped: decoded,
+            question,
+            recorder,
+            at_ns: monotonic_ns(),
+            counted: Counts::default(),
+            rule: series_of(tapped.rule.clone()),
+            decided_by: tapped.rule.clone(),
+            load: 0,
+            has_stopped: false,
+            flow,
+        }
+    }
+
     fn packet(&mut self, direction: Direction, packet: &Packet<'_>) {
         self.at_ns = packet.at_ns;
-        self.came = Instant::now();
         self.load += 1 + packet.bytes.len() as u64 / BYTES_LIKE_A_PACKET;
         let (tapped, recorder) = (&mut self.tapped, &mut self.recorder);
         match recorder.followed.take() {
@@ -476,4 +492,10 @@ impl Reading {
             _ => tapped.finish(at_ns, recorder),
         }
     }
+}
+
+/// Now, by the clock of the kernel's copies.
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
+    now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
 }
