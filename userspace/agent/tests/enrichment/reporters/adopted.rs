@@ -246,8 +246,33 @@ fn thousands_of_running_connections_are_read_within_seconds() {
         assert!(running < least || took <= within, "{took:?}");
         let rss = rss_mib(host.agent.pid());
         assert!(rss <= MAX_RSS_MIB, "{rss} MiB");
+        nobody_wakes_the_reader(host.agent.pid());
         drop(all);
     });
+}
+
+/// The time for which a host is idle, in which nothing wakes the reader of copies.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// While nothing passes on any connection, the thread that reads copies sleeps.
+fn nobody_wakes_the_reader(pid: u32) {
+    eventually("the reader sleeps", || {
+        let before = wake_ups(pid);
+        thread::sleep(IDLE);
+        let woken = wake_ups(pid) - before;
+        eprintln!("{woken} wake-ups of the reader in {IDLE:?}");
+        woken == 0
+    });
+}
+
+/// Times that the thread which reads copies has waited for something.
+fn wake_ups(pid: u32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let mut texts = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("status")).unwrap());
+    let reader = texts.find(|text| text.starts_with("Name:\ttap\n")).unwrap();
+    let mut lines = reader.lines();
+    let switches = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    switches.unwrap().trim().parse().unwrap()
 }
 
 /// Connections of which this process can have both ends, beside what else it has open.
