@@ -14,11 +14,12 @@
  * psock is empty and nobody holds it: whoever redirects holds its target from before the program's decision
  * can be acted on until the bytes are in the psock.
  *
- * A client's end on the shortcut whose other end does not come leaves likewise. Spliced applications whose flow ends
+ * A client's end on the shortcut whose other end does not come leaves likewise, and every end once nobody keeps the
+ * shortcut open: the agent is dead, or has ended. Spliced applications whose flow ends
  * leave before they hear of it: when a connection is over, no iterator finds its socket any more.
  *
- * Reads and writes spliced, shortcut_ends, splices. When the agent is dead nobody looks; the keeper
- * looks over spliced flows.
+ * Reads shortcut_limits; reads and writes spliced, shortcut_ends, splices. When the agent is dead the keeper
+ * looks.
  */
 #pragma once
 
@@ -68,6 +69,14 @@ static __always_inline int stays_alone(const struct up_shortcut_end *end)
 	return end->refusal || bpf_ktime_get_ns() - end->opened_ns > LONGEST_ALONE;
 }
 
+/* Whether nobody keeps the shortcut open any more. */
+static __always_inline int is_shut(void)
+{
+	struct up_shortcut_limits *limits = limits_of_shortcut();
+
+	return limits && limits->until_ns < bpf_ktime_get_ns();
+}
+
 /* Whether an end of a shortcut is to leave, and whether it can now. */
 static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie, __u64 *now)
 {
@@ -81,7 +90,7 @@ static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie, _
 		*now = is_empty && !is_held(tp);
 		return 1;
 	}
-	if (stays_alone(end)) {
+	if (stays_alone(end) || is_shut()) {
 		end->reader.leaves = 1;
 		return 1;
 	}

@@ -24,7 +24,6 @@ pub struct Args {
 
 /// Tests with a load that can be set.
 struct Soak {
-    package: &'static str,
     /// The test program.
     program: &'static str,
     /// Full names of the tests.
@@ -37,28 +36,24 @@ struct Soak {
 
 const SOAKS: &[Soak] = &[
     Soak {
-        package: "underpass",
         program: "alone",
         tests: &["observe_truth::requests_of_a_driver_are_counted_and_measured"],
         load: ("UNDERPASS_REQUESTS", "1000000"),
         round: None,
     },
     Soak {
-        package: "underpass",
         program: "enrichment",
         tests: &["reporters::adopted::no_application_notices_how_often_the_agent_dies"],
         load: ("UNDERPASS_DEATHS", "100"),
         round: None,
     },
     Soak {
-        package: "underpass",
         program: "enrichment",
         tests: &["reporters::adopted::thousands_of_running_connections_are_read_within_seconds"],
         load: ("UNDERPASS_RUNNING", "10000"),
         round: None,
     },
     Soak {
-        package: "underpass-dataplane",
         program: "edge",
         tests: &[
             "random::nothing_malformed_is_sent_on_and_every_packet_is_counted_once",
@@ -68,14 +63,12 @@ const SOAKS: &[Soak] = &[
         round: None,
     },
     Soak {
-        package: "underpass",
         program: "paths",
         tests: &["integrity::readers::whoever_reads_in_whatever_way_gets_every_byte_on_every_path"],
         load: ("UNDERPASS_READERS_MIB", "2048"),
         round: Some("64"),
     },
     Soak {
-        package: "underpass",
         program: "paths",
         tests: &[
             "clients::envoy_gets_every_answer",
@@ -87,14 +80,12 @@ const SOAKS: &[Soak] = &[
         round: Some("64"),
     },
     Soak {
-        package: "underpass",
         program: "drivers",
         tests: &["differential::answers_are_those_without_the_agent"],
         load: ("UNDERPASS_STATEMENTS", "20000"),
         round: Some("2000"),
     },
     Soak {
-        package: "underpass",
         program: "drivers",
         tests: &[
             "differential::answers_through_each_step_are_those_without_it",
@@ -153,7 +144,8 @@ impl Provided<'_> {
         let variables = self.variables.iter().map(|(name, path)| (name, path));
         run_command(
             cargo()
-                .args(["test", "-p", soak.package, "--test", soak.program])
+                // As `test` builds it: one package alone would be compiled anew, with other features.
+                .args(["test", "--workspace", "--test", soak.program])
                 .args(["--", "--exact", "--nocapture"])
                 .args(soak.tests)
                 .envs(self.node.variables())

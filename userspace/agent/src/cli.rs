@@ -56,6 +56,9 @@ pub enum Command {
     },
     /// List flows: those that the agent carries or observes, and those that a rule wants on the shortcut
     Flows {
+        /// Only this flow: a number, as the list has it
+        #[arg(value_name = "FLOW")]
+        flow: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -287,7 +290,12 @@ pub fn main() -> ExitCode {
         Command::Check(args) => commands::check::run(&args),
         Command::Schema => commands::schema::run(),
         Command::Doctor { json, config } => commands::doctor::run(json, config.as_deref()),
-        Command::Flows { json, why, admin } => commands::flows::run(json, why, &admin),
+        Command::Flows {
+            flow,
+            json,
+            why,
+            admin,
+        } => commands::flows::run(flow.as_deref(), json, why, &admin),
         Command::Statements { json, top, admin } => commands::statements::run(json, top, &admin),
         Command::Namespaces { json, admin } => commands::namespaces::run(json, &admin),
         Command::Denied { json, admin } => commands::denied::run(json, &admin),

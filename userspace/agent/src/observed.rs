@@ -7,14 +7,14 @@ use std::{
 };
 
 use dataplane::{Dataplane, OPCODES, Traffic, Untouched};
-use flow::{Flow, Path};
-use policy::{Action, Policy, RuleName};
+use flow::{Flow, Path, SessionView, UNDECIDED};
+use policy::{Action, Policy, RuleName, Session};
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts,
     core::{Collector, Desc},
     proto,
 };
-use proxy::ProxyContext;
+use proxy::{ProxyContext, tap::Listed};
 use serde::Serialize;
 
 use crate::untouched::UntouchedView;
@@ -75,11 +75,14 @@ pub struct ObservedView {
     gaps: u64,
     p50_us: Option<f64>,
     p99_us: Option<f64>,
+    /// The session of a flow of which copies are read. None: nobody looks at it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<Box<SessionView>>,
 }
 
 impl ObservedView {
-    /// Makes the view of a flow. `asked`: what its session says, where that decides which rule it meets.
-    fn new(flow: Untouched, traffic: &Traffic, asked: Option<&Flow>) -> Self {
+    /// Makes the view of a flow. `listed`: what copies have told of it.
+    fn new(flow: Untouched, traffic: &Traffic, listed: Option<&Listed>) -> Self {
         let us = |quantile| {
             let latency = traffic.latencies.quantile(quantile);
             latency.map(|latency| latency.as_nanos() as f64 / 1e3)
@@ -102,17 +105,25 @@ impl ObservedView {
             false => format!("decided at {when}"),
             true => "found running, joined in its middle".to_owned(),
         };
-        let view = match asked {
+        let id = listed.map(|listed| listed.id);
+        let asked = listed.filter(|listed| listed.is_asked);
+        let session = listed.map(|listed| session(listed.flow.as_deref()));
+        let view = match asked.and_then(|listed| listed.flow.as_deref()) {
+            // Nothing of it has been read.
+            None if flow.is_undecided => {
+                let why = "copies of its handshake are read".to_owned();
+                UntouchedView::new(&flow, id, UNDECIDED, path, why)
+            }
             None => {
                 let why = format!("{joined}: rule {} says {}{how}", flow.rule, action.as_str());
-                UntouchedView::new(&flow, action.as_str(), path, why)
+                UntouchedView::new(&flow, id, action.as_str(), path, why)
             }
             Some(asked) => {
                 let flow = Untouched {
                     rule: asked.rule(),
                     ..flow
                 };
-                UntouchedView::new(&flow, asked.action(), path, asked.why())
+                UntouchedView::new(&flow, id, asked.action(), path, asked.why())
             }
         };
         Self {
@@ -126,21 +137,41 @@ impl ObservedView {
             gaps: traffic.requests.gaps + traffic.responses.gaps,
             p50_us: us(0.5),
             p99_us: us(0.99),
+            session: session.map(|session| Box::new(SessionView::from(&session))),
         }
     }
 }
 
-/// Returns the flows that are observed now; none if not all can be read.
-pub fn flows(dataplane: &SharedDataplane) -> Vec<Untouched> {
-    keep(dataplane, |flow, _| flow)
+/// The session of a tapped flow as far as copies have told it. `flow` is None where nothing was read.
+pub fn session(flow: Option<&Flow>) -> Session {
+    let known = flow.and_then(|flow| flow.decided().session);
+    known.map_or_else(Session::default, |session| *session)
+}
+
+/// Returns the flows that are observed now, with what copies have told of those that are read; none if not all can be
+/// read.
+pub fn flows(
+    dataplane: &SharedDataplane,
+    shared: &ProxyContext,
+) -> Vec<(Untouched, Option<Listed>)> {
+    keep(dataplane, |flow, _| {
+        let listed = listed(&flow, shared);
+        (flow, listed)
+    })
 }
 
 /// Returns the observed flows, as `/flows` gives them.
 pub fn views(dataplane: &SharedDataplane, shared: &ProxyContext) -> Vec<ObservedView> {
     keep(dataplane, |flow, traffic| {
-        let asked = shared.tap.asked(flow.cookie);
-        ObservedView::new(flow, traffic, asked.as_deref())
+        let listed = listed(&flow, shared);
+        ObservedView::new(flow, traffic, listed.as_ref())
     })
+}
+
+fn listed(flow: &Untouched, shared: &ProxyContext) -> Option<Listed> {
+    shared
+        .tap
+        .listed(flow.cookie, flow.is_tapped, &shared.flows)
 }
 
 fn keep<T>(dataplane: &SharedDataplane, of_each: impl Fn(Untouched, &Traffic) -> T) -> Vec<T> {
@@ -397,6 +428,7 @@ mod tests {
             orig_dst: OrigDst::new(([10, 0, 0, 2], 9042).into()),
             process,
             is_tapped: false,
+            is_undecided: false,
             was_running: false,
             is_left_out: false,
             rule: RuleName::new("r"),

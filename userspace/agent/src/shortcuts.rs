@@ -4,6 +4,7 @@
 mod view;
 
 use std::{
+    os::fd::OwnedFd,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -30,19 +31,24 @@ const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(500);
 /// The time for which to look: a sender reports a spill before its bytes are there.
 const LOOK_FOR: Duration = Duration::from_secs(1);
 
-/// Keeps flows on the shortcut. Runs for ever.
+/// Keeps flows on the shortcut. Runs for ever. `keep` gets the descriptors with which the keeper looks after readers
+/// when this process is dead.
 ///
 /// # Errors
 /// Spills cannot be waited for.
-pub async fn tend(dataplane: Shared, available: PathsAvailable) -> anyhow::Result<()> {
+pub async fn tend(
+    dataplane: Shared,
+    available: PathsAvailable,
+    keep: impl FnOnce(Vec<OwnedFd>),
+) -> anyhow::Result<()> {
+    let mut keep = Some(keep);
     let taken = with(&dataplane, Dataplane::spills).transpose()?.flatten();
     let Some(mut spills) = taken else {
         return std::future::pending().await;
     };
     let mut tending = time::interval(TEND_EVERY);
     tending.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut reading = time::interval(LOOK_EVERY);
-    reading.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut next_reading = Instant::now() + LOOK_EVERY;
     let mut looks: Option<Looks> = None;
     loop {
         let is_open = with(&dataplane, |d| d.has_shortcut()).unwrap_or_default();
@@ -52,9 +58,16 @@ pub async fn tend(dataplane: Shared, available: PathsAvailable) -> anyhow::Resul
                 blocking(&dataplane, Dataplane::tend_shortcuts).await;
                 let tried = with(&dataplane, Dataplane::tried).unwrap_or_default();
                 tried.iter().for_each(|tried| available.note(tried));
+                if keep.is_some()
+                    && let Some(descriptors) = descriptors(&dataplane)
+                    && let Some(keep) = keep.take()
+                {
+                    keep(descriptors);
+                }
             }
-            _ = reading.tick(), if is_open => {
-                blocking(&dataplane, Dataplane::look_after_readers).await;
+            () = time::sleep_until(next_reading), if is_open => {
+                let pause = blocking(&dataplane, Dataplane::look_after_readers).await;
+                next_reading = Instant::now() + pause.unwrap_or(TEND_EVERY);
             }
             spilled = spills.next() => {
                 spilled?;
@@ -94,6 +107,14 @@ impl Looks {
             until: self.until,
         })
     }
+}
+
+/// The shortcut's descriptors, once it is open.
+fn descriptors(dataplane: &Shared) -> Option<Vec<OwnedFd>> {
+    let descriptors = with(dataplane, |d| d.shortcut_descriptors())??;
+    descriptors
+        .inspect_err(|e| tracing::warn!("readers on the shortcut end with this agent's looks: {e}"))
+        .ok()
 }
 
 async fn at(when: Option<Instant>) {

@@ -1,12 +1,23 @@
 //! The view in `/flows` of every flow that is left alone, whatever counts its bytes.
 
 use dataplane::Untouched;
+use flow::FlowId;
 use serde::Serialize;
+
+/// The id of such a flow: that of its socket, or the number under which reporters tell of it.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum UntouchedId {
+    /// Nobody reads the flow.
+    Socket(String),
+    /// Copies of the flow are read.
+    Tapped(FlowId),
+}
 
 /// The first keys of such a view, in their order.
 #[derive(Debug, Serialize)]
 pub struct UntouchedView {
-    id: String,
+    id: UntouchedId,
     client: Option<String>,
     /// The client's process. None on another host; so are `process` and `uid`.
     pid: Option<u32>,
@@ -22,10 +33,17 @@ pub struct UntouchedView {
 
 impl UntouchedView {
     /// Makes the view of a flow. `why` explains `action` and `path`.
-    pub fn new(flow: &Untouched, action: &'static str, path: &'static str, why: String) -> Self {
+    pub fn new(
+        flow: &Untouched,
+        tapped: Option<FlowId>,
+        action: &'static str,
+        path: &'static str,
+        why: String,
+    ) -> Self {
+        let socket = || UntouchedId::Socket(format!("socket-{}", flow.cookie));
         let process = Some(&flow.process).filter(|p| !p.is_elsewhere());
         Self {
-            id: format!("socket-{}", flow.cookie),
+            id: tapped.map_or_else(socket, UntouchedId::Tapped),
             client: flow.client.map(|client| client.to_string()),
             pid: process.map(|p| p.pid),
             process: process.map(|p| p.name.clone()),

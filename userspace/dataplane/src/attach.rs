@@ -9,8 +9,10 @@ use std::{
     fs::File,
     io,
     net::SocketAddr,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use aya::{
@@ -39,7 +41,7 @@ use crate::{
     remembered::Remembered,
     rivals::{self, Rival},
     running::{Adopted, Adopter, Scope, Survey},
-    shortcut::{self, OnShortcut, Shortcut, ShortcutCounts},
+    shortcut::{self, OnShortcut, Shortcut, ShortcutCounts, ShortcutReaders},
     splice::{Calls, Splicer},
     sys,
     tables::{GONE, InstallError, Tables},
@@ -370,10 +372,17 @@ impl Dataplane {
         self.shortcut.spills()
     }
 
-    /// Has sockets leave the shortcut whose readers do not read on. To be called every
-    /// [`LOOK_EVERY`](crate::readers::LOOK_EVERY).
-    pub fn look_after_readers(&mut self) -> io::Result<()> {
+    /// Has sockets leave the shortcut whose readers do not read on. Returns the pause until this is to be called
+    /// again.
+    pub fn look_after_readers(&mut self) -> Result<Duration, AttachError> {
         self.shortcut.look_after_readers()
+    }
+
+    /// Descriptors with which another process can look over the shortcut's sockets
+    /// ([`ShortcutReaders::adopt`](shortcut::ShortcutReaders::adopt)). None before a policy has asked for the
+    /// shortcut, and where the host cannot have it.
+    pub fn shortcut_descriptors(&self) -> Option<io::Result<Vec<OwnedFd>>> {
+        self.shortcut.readers().map(ShortcutReaders::descriptors)
     }
 
     /// Counts of messages and flows on the shortcut.

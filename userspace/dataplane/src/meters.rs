@@ -199,6 +199,7 @@ fn untouched(meter: &abi::Meter, rule: RuleName, now: Duration) -> Untouched {
         orig_dst: OrigDst::new(address::from_abi(&meter.connect.opener.orig_dst)),
         process: holds::process(&meter.connect),
         is_tapped: meter.connect.taps != 0,
+        is_undecided: u32::from(meter.connect.taps) & abi::TAP_ASKS != 0,
         was_running: meter.joined != 0,
         is_left_out: false,
         rule,

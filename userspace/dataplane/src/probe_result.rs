@@ -2,6 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+/// How often a path is tried out before it is taken for one that does not work: on a busy host a try may not end
+/// within its time limit.
+const TRIES: u32 = 3;
+
 /// The result of probing a path.
 #[derive(Clone, Debug)]
 pub struct ProbeResult {
@@ -14,14 +18,47 @@ pub struct ProbeResult {
 }
 
 impl ProbeResult {
-    /// Tries a path out, unless a test wants it off.
-    pub fn of(path: &str, probe: impl FnOnce() -> Result<(), String>) -> Self {
+    /// Tries a path out, unless a test wants it off: up to [`TRIES`] times, until a try succeeds.
+    pub fn of(path: &str, probe: impl FnMut() -> Result<(), String>) -> Self {
         let begun = Instant::now();
-        let failure = test_hooks::get().off(path).or_else(|| probe().err());
+        let off = test_hooks::get().off(path);
+        let failure = off.or_else(|| after_tries(path, probe).err());
         Self {
             path: path.to_owned(),
             took: begun.elapsed(),
             failure,
+        }
+    }
+}
+
+/// The last failure, if every try fails.
+fn after_tries(path: &str, mut probe: impl FnMut() -> Result<(), String>) -> Result<(), String> {
+    for again in 1..TRIES {
+        match probe() {
+            Ok(()) => return Ok(()),
+            Err(reason) => tracing::debug!(path, again, reason, "tried again"),
+        }
+    }
+    probe()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_works_if_one_try_succeeds_and_says_why_the_last_failed() {
+        for works_at in 1..=TRIES + 1 {
+            let mut tries = 0;
+            let result = ProbeResult::of("path", || {
+                tries += 1;
+                (tries == works_at)
+                    .then_some(())
+                    .ok_or(format!("try {tries}"))
+            });
+            assert_eq!(tries, works_at.min(TRIES));
+            let failed = (works_at > TRIES).then(|| format!("try {TRIES}"));
+            assert_eq!(result.failure, failed);
         }
     }
 }

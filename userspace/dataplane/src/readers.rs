@@ -9,10 +9,29 @@ use std::{
     time::Duration,
 };
 
+use nix::time::{ClockId, clock_gettime};
+
 use crate::sys;
 
-/// The interval of looks. A reader that is at the same place at two of them leaves.
+/// The shortest interval of looks. A reader that is at the same place at two of them leaves.
 pub const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Looks take at most one part in so many of a processor: over some thousand sockets they are rarer.
+const LOOKS_SHARE: u32 = 100;
+
+/// Looks, and returns the outcome with the pause until the next look: [`LOOK_EVERY`], or as much longer as this look
+/// took long.
+pub(crate) fn paced<T>(look: impl FnOnce() -> T) -> (T, Duration) {
+    let begun = processor_time();
+    let seen = look();
+    let took = processor_time().saturating_sub(begun);
+    (seen, LOOK_EVERY.max(took * LOOKS_SHARE))
+}
+
+/// Returns the processor time of this thread.
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
 
 /// The sockets of a map that are to leave it.
 #[derive(Debug, Default)]

@@ -221,9 +221,9 @@ impl TapFlows<'_> {
         told.map_err(io::Error::other)
     }
 
-    /// Whether the kernel was told how to treat the flow, and no packet of it has passed since.
-    pub fn has_to_obey(&self, cookie: SockCookie) -> bool {
-        self.outcomes.has(cookie)
+    /// Whether the kernel has the flow in its table, and the flow has not ended.
+    pub fn is_live(&self, cookie: SockCookie) -> bool {
+        is_live(self.meters, cookie)
     }
 
     /// Forgets what the kernel was told of a flow that has ended.
@@ -233,11 +233,8 @@ impl TapFlows<'_> {
 
     /// Forgets what the kernel was told and has obeyed, or will not. To be called now and then.
     pub fn sweep(&mut self) {
-        let is_live = |cookie: SockCookie| {
-            let meter = self.meters.get(&cookie.0, 0);
-            meter.is_ok_and(|PodOf(meter)| meter.ended == 0)
-        };
-        self.outcomes.sweep(is_live);
+        let meters = self.meters;
+        self.outcomes.sweep(|cookie| is_live(meters, cookie));
     }
 
     /// Has these shares, from 0 to 1, of their rules' flows not copied, and all others. To be called every second
@@ -249,6 +246,11 @@ impl TapFlows<'_> {
         let set = self.left_out.set(shares, self.names);
         set.map_err(io::Error::other)
     }
+}
+
+fn is_live(meters: &HashMap<MapData, u64, PodOf<abi::Meter>>, cookie: SockCookie) -> bool {
+    let meter = meters.get(&cookie.0, 0);
+    meter.is_ok_and(|PodOf(meter)| meter.ended == 0)
 }
 
 /// The consumer of the tap's events.

@@ -21,6 +21,8 @@ pub struct Untouched {
     pub process: Process,
     /// Whether the agent gets copies of what passes.
     pub is_tapped: bool,
+    /// Whether its session has to say which rule it meets, and has not yet.
+    pub is_undecided: bool,
     /// Whether it was there before the policy that has it read, which joined it in its middle.
     pub was_running: bool,
     /// Whether it is tapped and not copied: there is no time for all flows of its rule.

@@ -179,7 +179,7 @@ pub struct Past {
 pub(crate) const ADOPTED: &str = "adopted: it has outlived the agent that took it in";
 
 /// The name, in `flows`, of the action of a flow that is not decided yet.
-pub(crate) const UNDECIDED: &str = "undecided";
+pub const UNDECIDED: &str = "undecided";
 
 impl Flow {
     /// Makes a flow that begins now.

@@ -22,7 +22,7 @@ mod view;
 
 pub use about::About;
 pub use close_reason::CloseReason;
-pub use flow::{Decided, Flow, FlowId, Newcomer, Past, Path};
+pub use flow::{Decided, Flow, FlowId, Newcomer, Past, Path, UNDECIDED};
 pub use flows::Flows;
 pub use selector::{Holds, Known, Selector};
-pub use view::FlowView;
+pub use view::{FlowView, SessionView};

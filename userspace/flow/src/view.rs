@@ -34,10 +34,9 @@ pub struct FlowView {
     bytes_to_client: u64,
 }
 
-/// The known facts of a flow's session. A field is absent if its fact is not known, or there is
-/// none.
+/// The facts of a flow's session. A field is absent if there is no such fact, or it is among the unknown ones.
 #[derive(Debug, Serialize)]
-struct SessionView {
+pub struct SessionView {
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,6 +53,9 @@ struct SessionView {
     compression: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<bool>,
+    /// The facts that are not known, or not yet.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unknown: Vec<&'static str>,
 }
 
 impl From<&Session> for SessionView {
@@ -72,6 +74,7 @@ impl From<&Session> for SessionView {
                 .value()
                 .map(|c: &Compression| c.as_str()),
             tls: session.tls.value().copied(),
+            unknown: session.unknown().iter().map(|key| key.key()).collect(),
         }
     }
 }

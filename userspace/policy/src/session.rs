@@ -137,6 +137,25 @@ impl Session {
         }
     }
 
+    /// The facts that are not known, or not yet.
+    pub fn unknown(&self) -> Vec<SessionKey> {
+        fn is_unknown<T>(fact: &Fact<T>) -> bool {
+            matches!(fact, Fact::Open | Fact::Unknowable)
+        }
+        let all = [
+            (SessionKey::User, is_unknown(&self.user)),
+            (SessionKey::Keyspace, is_unknown(&self.keyspace)),
+            (SessionKey::Driver, is_unknown(&self.driver)),
+            (SessionKey::DriverVersion, is_unknown(&self.driver_version)),
+            (SessionKey::Application, is_unknown(&self.application)),
+            (SessionKey::Protocol, is_unknown(&self.protocol)),
+            (SessionKey::Compression, is_unknown(&self.compression)),
+            (SessionKey::Tls, is_unknown(&self.tls)),
+        ];
+        let unknown = all.into_iter().filter(|(_, is_unknown)| *is_unknown);
+        unknown.map(|(key, _)| key).collect()
+    }
+
     /// The session once nothing more can become known of it.
     #[must_use]
     pub fn closed(mut self) -> Self {

@@ -6,6 +6,7 @@
 
 mod asked;
 mod budget;
+mod listed;
 mod metrics;
 
 use std::{
@@ -21,15 +22,16 @@ use dataplane::{
     Adopted, ClientAddr, NotAdopted, Settled, SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows,
     TapReader,
 };
-use flow::{Flow, Path};
+use flow::{Flow, Flows, Path};
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
 use policy::{Action, RuleName};
 use tap::{Counts, Direction, Packet, TappedFlow};
 use telemetry::series_of;
 
-use asked::AskedFlows;
 use budget::Budget;
+pub use listed::Listed;
+use listed::ListedFlows;
 pub use metrics::TapMetrics;
 
 use super::{
@@ -62,7 +64,7 @@ pub struct TapThread {
     metrics: TapMetrics,
     /// The time that it may use, in processors.
     budget: f64,
-    asked: AskedFlows,
+    listed: ListedFlows,
     running: Mutex<Option<Running>>,
 }
 
@@ -79,7 +81,7 @@ impl TapThread {
         Self {
             metrics,
             budget,
-            asked: AskedFlows::default(),
+            listed: ListedFlows::default(),
             running: Mutex::new(None),
         }
     }
@@ -90,8 +92,8 @@ impl TapThread {
     /// There can be no more threads, or descriptors.
     pub fn start(&self, shared: &Arc<ProxyContext>, reader: TapReader) -> io::Result<()> {
         let (stopped, stop) = io::pipe()?;
-        let (metrics, asked) = (self.metrics.clone(), self.asked.clone());
-        let tapped = TappedFlows::new(shared, metrics, self.budget, asked);
+        let (metrics, listed) = (self.metrics.clone(), self.listed.clone());
+        let tapped = TappedFlows::new(shared, metrics, self.budget, listed);
         let thread = thread::Builder::new()
             .name("tap".to_owned())
             .spawn(move || run(reader, &stopped, tapped))?;
@@ -99,9 +101,12 @@ impl TapThread {
         Ok(())
     }
 
-    /// The flow that copies tell of, if its rule depends on its session, which is asked for or known.
-    pub fn asked(&self, cookie: SockCookie) -> Option<Arc<Flow>> {
-        self.asked.get(cookie)
+    /// Returns what is known of a flow. `is_tapped`: the flow is to be listed, also if nothing of it was read.
+    pub fn listed(&self, cookie: SockCookie, is_tapped: bool, flows: &Flows) -> Option<Listed> {
+        match is_tapped {
+            true => Some(self.listed.list(cookie, flows)),
+            false => self.listed.get(cookie),
+        }
     }
 
     /// Counts running connections that are read from now on, and says why others are not.
@@ -157,7 +162,7 @@ fn run(reader: TapReader, stopped: &PipeReader, mut tapped: TappedFlows) {
 struct TappedFlows {
     shared: Arc<ProxyContext>,
     metrics: TapMetrics,
-    asked: AskedFlows,
+    listed: ListedFlows,
     flows: HashMap<SockCookie, Reading, BuildSpread>,
     looked: Instant,
     budget: Budget,
@@ -220,8 +225,8 @@ impl TapConsumer for TappedFlows {
         }
         self.looked = Instant::now();
         flows.sweep();
-        let is_asked = |cookie| self.flows.contains_key(&cookie) || flows.has_to_obey(cookie);
-        self.asked.retain(is_asked);
+        let is_there = |cookie| self.flows.contains_key(&cookie) || flows.is_live(cookie);
+        self.listed.retain(is_there);
         let now_ns = monotonic_ns();
         let silence = |reading: &Reading| now_ns.saturating_sub(reading.at_ns);
         let silent = self.flows.iter();
@@ -241,12 +246,12 @@ impl TappedFlows {
         shared: &Arc<ProxyContext>,
         metrics: TapMetrics,
         budget: f64,
-        asked: AskedFlows,
+        listed: ListedFlows,
     ) -> Self {
         Self {
             shared: shared.clone(),
             metrics,
-            asked,
+            listed,
             flows: HashMap::default(),
             looked: Instant::now(),
             budget: Budget::new(budget),
@@ -329,7 +334,7 @@ impl TappedFlows {
                 let tapped = flows.get(cookie)?;
                 let client = tapped.client.filter(|_| count < MAX_FLOWS)?;
                 self.metrics.flows.set(count as i64 + 1);
-                Some(free.insert(Reading::begin(&self.shared, &self.asked, &tapped, client)))
+                Some(free.insert(Reading::begin(&self.shared, &self.listed, &tapped, client)))
             }
         }
     }
@@ -338,7 +343,7 @@ impl TappedFlows {
         let Some(client) = tapped.client.filter(|_| self.flows.len() < MAX_FLOWS) else {
             return;
         };
-        let reading = Reading::begin(&self.shared, &self.asked, tapped, client);
+        let reading = Reading::begin(&self.shared, &self.listed, tapped, client);
         self.flows.insert(tapped.cookie, reading);
         self.metrics.flows.set(self.flows.len() as i64);
     }
@@ -365,7 +370,7 @@ impl TappedFlows {
         let Some(mut reading) = self.flows.remove(&cookie) else {
             return;
         };
-        self.asked.remove(cookie);
+        self.listed.remove(cookie);
         reading.finish(at_ns);
         self.metrics.flows.set(self.flows.len() as i64);
     }
@@ -404,12 +409,12 @@ impl Reading {
     /// Begins to read a flow.
     fn begin(
         shared: &Arc<ProxyContext>,
-        asked: &AskedFlows,
+        listed: &ListedFlows,
         tapped: &TapFlow,
         client: ClientAddr,
     ) -> Self {
         let flow = Flow::begin(
-            shared.flows.take_number(),
+            listed.number(tapped.cookie, &shared.flows),
             client,
             tapped.process.clone(),
             tapped.orig_dst,
@@ -421,13 +426,12 @@ impl Reading {
         let mut recorder = Recorder::new(shared, &flow);
         let question = asked::question(tapped, &flow, &shared.policy.borrow());
         let mut decoded = TappedFlow::new(shared.prepared.clone());
-        match question {
-            None => recorder.attach_reporters(&flow),
-            Some(_) => {
-                decoded.asks();
-                asked.insert(tapped.cookie, &flow);
-            }
+        decoded.asks();
+        if question.is_none() {
+            decoded.asks_a_while();
+            recorder.attach_reporters(&flow);
         }
+        listed.enter(tapped.cookie, &flow, question.is_some());
         Self {
             tapped: decoded,
             question,
@@ -465,14 +469,20 @@ impl Reading {
         }
     }
 
-    /// Answers which rule the flow meets, once it is known, and begins to report to that rule's reporters.
+    /// Notes what is known of the session. Answers which rule the flow meets, once it is known, and begins to report to
+    /// that rule's reporters.
     fn settle(&mut self) -> Option<(RuleName, Settled)> {
-        let question = self.question.as_ref()?;
         let asked = self.tapped.session()?;
+        let Some(question) = &self.question else {
+            if asked::note(asked, &self.flow) {
+                self.tapped.asks_no_more();
+            }
+            return None;
+        };
         let metrics = &self.recorder.shared.metrics.sessions;
         let (by, settled) = asked::answer(question, asked, &self.flow, metrics)?;
         self.question = None;
-        self.tapped.asks_no_more();
+        self.tapped.asks_a_while();
         if let Settled::Tapped(_) = settled {
             self.recorder.switch_rule(&self.flow);
             self.rule = series_of(by.rule.clone());

@@ -10,6 +10,10 @@ use crate::packet::Direction;
 /// on before it is answered. A handshake beyond that is not understood.
 const MAX_WAITING_BYTES: usize = 512 << 10;
 
+/// Packets of a flow that are looked at for what no rule waits for: a log-in, and the first requests, of which one may
+/// name the keyspace. The connection by which a driver watches its cluster never names one.
+const SHOWN_PACKETS: u32 = 64;
+
 /// Bytes of bodies that nobody has a copy of are shown as zeros, so many at once.
 static ZEROS: [u8; 4 << 10] = [0; 4 << 10];
 
@@ -27,6 +31,9 @@ pub struct AskedSession<'a> {
 /// The name of the reason in metrics: bytes of the handshake were not copied, or came in no order that is understood.
 const MISSED: &str = "not_copied";
 
+/// The name of the reason for a keyspace that [`SHOWN_PACKETS`] have not named.
+const NOT_NAMED: &str = "not_named";
+
 /// A flow's handshake, as far as it has passed.
 #[derive(Debug)]
 pub(crate) struct Asking {
@@ -34,7 +41,10 @@ pub(crate) struct Asking {
     requests: Vec<u8>,
     responses: Vec<u8>,
     has_news: bool,
-    has_missed: bool,
+    /// Why nothing more is looked at.
+    missed: Option<&'static str>,
+    /// Packets that are still looked at. None: as many as come.
+    left: Option<u32>,
 }
 
 impl Asking {
@@ -44,12 +54,25 @@ impl Asking {
             requests: Vec::new(),
             responses: Vec::new(),
             has_news: false,
-            has_missed: false,
+            missed: None,
+            left: None,
         }
+    }
+
+    /// Looks at a few more packets, and then at none.
+    pub(crate) fn ends_soon(&mut self) {
+        self.left = Some(SHOWN_PACKETS);
+        // What was told before counts as news to who asks from now on.
+        self.has_news = true;
     }
 
     /// The next bytes of a direction.
     pub(crate) fn bytes(&mut self, direction: Direction, bytes: &[u8]) {
+        match &mut self.left {
+            Some(0) => return self.stop(NOT_NAMED),
+            Some(left) => *left -= 1,
+            None => {}
+        }
         let waiting = self.waiting(direction);
         waiting.extend_from_slice(bytes);
         if waiting.len() > MAX_WAITING_BYTES {
@@ -80,7 +103,11 @@ impl Asking {
 
     /// Something was missed: nothing more can become known.
     pub(crate) fn miss(&mut self) {
-        self.has_missed = true;
+        self.stop(MISSED);
+    }
+
+    fn stop(&mut self, why: &'static str) {
+        self.missed = Some(why);
         self.has_news = true;
         self.requests = Vec::new();
         self.responses = Vec::new();
@@ -88,17 +115,20 @@ impl Asking {
 
     /// The session as it is known, if that is more than when it was last asked.
     pub(crate) fn news(&mut self) -> Option<AskedSession<'_>> {
-        let missed = self.has_missed.then_some(MISSED);
         std::mem::take(&mut self.has_news).then(|| AskedSession {
             session: self.handshake.session(),
-            over: self.handshake.over().map(Unknowable::as_str).or(missed),
+            over: self
+                .handshake
+                .over()
+                .map(Unknowable::as_str)
+                .or(self.missed),
             unknowable: self.handshake.unknowable(),
         })
     }
 
     /// Whether nothing more can become known.
     fn is_over(&self) -> bool {
-        self.has_missed || self.handshake.over().is_some()
+        self.missed.is_some() || self.handshake.over().is_some()
     }
 
     fn waiting(&mut self, direction: Direction) -> &mut Vec<u8> {

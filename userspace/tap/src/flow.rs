@@ -117,6 +117,13 @@ impl TappedFlow {
         self.reader.asking = Some(Box::new(Asking::new(prepared)));
     }
 
+    /// The session need not be known: only a few more packets are looked at for it.
+    pub fn asks_a_while(&mut self) {
+        if let Some(asking) = &mut self.reader.asking {
+            asking.ends_soon();
+        }
+    }
+
     /// The session, as far as it is known. None: it is not asked for, or there is nothing new.
     pub fn session(&mut self) -> Option<AskedSession<'_>> {
         self.reader.asking.as_mut()?.news()

@@ -21,23 +21,42 @@ const MAX_BYTES: usize = 256 << 20;
 ///
 /// # Errors
 /// Nobody answers there.
-pub fn run(json: bool, why: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
+pub fn run(
+    flow: Option<&str>,
+    json: bool,
+    why: bool,
+    admin: &Endpoint,
+) -> anyhow::Result<ExitCode> {
     let text = get(admin, "/flows")?;
-    if json {
+    if json && flow.is_none() {
         println!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
-    let flows = list(admin, &text)?;
+    let mut flows = list(admin, &text)?;
+    if let Some(wanted) = flow {
+        flows.retain(|flow| shown(flow, "id") == wanted);
+        anyhow::ensure!(
+            !flows.is_empty(),
+            "there is no flow {wanted}: `underpass flows` lists those that are there"
+        );
+    }
+    if json {
+        println!("{}", Value::from(flows));
+        return Ok(ExitCode::SUCCESS);
+    }
     let observed = flows.iter().any(|flow| flow.get("requests").is_some());
     let is_balanced = |flow: &Value| flow.get("backend").is_some_and(Value::is_string);
     let balanced = flows.iter().any(is_balanced);
     let is_in_another = |flow: &Value| flow.get("netns").is_some_and(Value::is_string);
     let elsewhere = flows.iter().any(is_in_another);
+    let is_asked = |flow: &Value| flow.get("session").is_some_and(Value::is_object);
+    let sessions = flows.iter().any(is_asked);
     let columns: Vec<Column> = COLUMNS
         .into_iter()
         .filter(|(heading, _)| *heading != "WHY" || why)
         .filter(|(heading, _)| *heading != "BACKEND" || balanced)
         .filter(|(heading, _)| *heading != "NETNS" || elsewhere)
+        .filter(|(heading, _)| sessions || !SESSION.contains(heading))
         .filter(|(heading, _)| observed || !OBSERVED.contains(heading))
         .collect();
     let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
@@ -102,7 +121,7 @@ pub(super) fn list(admin: &Endpoint, text: &str) -> anyhow::Result<Vec<Value>> {
 
 type Column = (&'static str, fn(&Value) -> String);
 
-const COLUMNS: [Column; 18] = [
+const COLUMNS: [Column; 22] = [
     ("FLOW", |flow| shown(flow, "id")),
     ("CLIENT", |flow| shown(flow, "client")),
     ("PROCESS", process),
@@ -112,6 +131,10 @@ const COLUMNS: [Column; 18] = [
     ("ACTION", |flow| shown(flow, "action")),
     ("PATH", |flow| shown(flow, "path")),
     ("RULE", |flow| shown(flow, "rule")),
+    ("USER", |flow| of_session(flow, "user")),
+    ("KEYSPACE", |flow| of_session(flow, "keyspace")),
+    ("DRIVER", driver),
+    ("VERSION", |flow| of_session(flow, "protocol")),
     ("AGE", age),
     ("BYTES UP", |flow| shown(flow, "bytes_to_database")),
     ("BYTES DOWN", |flow| shown(flow, "bytes_to_client")),
@@ -122,6 +145,9 @@ const COLUMNS: [Column; 18] = [
     ("P99 µs", |flow| microseconds(flow, "p99_us")),
     ("WHY", |flow| shown(flow, "why")),
 ];
+
+/// Columns of what the handshake tells, where somebody reads it.
+const SESSION: [&str; 4] = ["USER", "KEYSPACE", "DRIVER", "VERSION"];
 
 /// Columns that only the meter counts by flow; for flows that the agent carries, see `/statements`.
 const OBSERVED: [&str; 5] = ["REQUESTS", "ERRORS", "IN FLIGHT", "P50 µs", "P99 µs"];
@@ -140,6 +166,27 @@ pub(super) fn process(flow: &Value) -> String {
         // On another host.
         Some(Value::Null) => "-".into(),
         _ => format!("{}[{}]", shown(flow, "process"), shown(flow, "pid")),
+    }
+}
+
+/// A fact of the session; a dash where there is none, and where nobody has looked.
+fn of_session(flow: &Value, key: &str) -> String {
+    let Some(session) = flow.get("session") else {
+        return "-".into();
+    };
+    let unknown = session.get("unknown").and_then(Value::as_array);
+    match unknown.is_some_and(|unknown| unknown.iter().any(|of| of == key)) {
+        true => "unknown".into(),
+        false => shown(session, key),
+    }
+}
+
+/// The driver's name and version.
+fn driver(flow: &Value) -> String {
+    let [name, version] = ["driver", "driver_version"].map(|key| of_session(flow, key));
+    match version.as_str() {
+        "-" | "unknown" => name,
+        version => format!("{name} {version}"),
     }
 }
 

@@ -39,7 +39,7 @@ use tracing_subscriber::EnvFilter;
 use self::{
     early::{Attachment, Doors, Early, Signals, Taken, attach},
     limits::allow_flows,
-    splicing::{keep, splice},
+    splicing::{keeper, splice},
 };
 use crate::{
     admin::{self, Admin},
@@ -254,7 +254,17 @@ impl Serving {
         let shared = &self.shared;
         let metrics = &shared.metrics;
         let (give, adopted) = mpsc::unbounded_channel();
-        let start_keeper = |splices: &Splicer| keep(&self.control_path, shared, splices, &give);
+        let keeper = || keeper(&self.control_path, shared, &give);
+        let keep_spliced = |splices: &Splicer| {
+            if let Some(keeper) = keeper() {
+                keeper.has(splices);
+            }
+        };
+        let keep_shortcut = |descriptors| {
+            if let Some(keeper) = keeper() {
+                keeper.keep_shortcut(descriptors);
+            }
+        };
         let ready = self.admin.ready.clone();
         let named = namespaces::serve_named(
             netns_agents.clone(),
@@ -269,7 +279,7 @@ impl Serving {
             splices,
             self.splicing,
             self.available.clone(),
-            start_keeper,
+            keep_spliced,
         );
         let hangups = self.signals.hangups;
         let mut told = (self.signals.terminate, self.signals.interrupt);
@@ -283,7 +293,7 @@ impl Serving {
             }
             ended = marks::serve(&mut self.control_socket, self.desk) => failed(ended, "the control socket"),
             ended = splicing => failed(ended, "the kernel's calls"),
-            ended = shortcuts::tend(self.attached.clone(), self.available.clone()) => {
+            ended = shortcuts::tend(self.attached.clone(), self.available.clone(), keep_shortcut) => {
                 Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("tending the shortcut ended")))
             }
             () = self.owner.run() => Err(anyhow::anyhow!("checking backends ended")),

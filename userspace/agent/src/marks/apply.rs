@@ -12,8 +12,8 @@ use flow::{
     Flow, Holds, Known,
     commands::{Answer, FlowCommand},
 };
-use policy::{Action, Policy};
-use proxy::ProxyContext;
+use policy::{Action, Policy, RuleName, Session};
+use proxy::{ProxyContext, tap::Listed};
 use serde::Serialize;
 use telemetry::MARKED_RESULTS;
 use tokio::{
@@ -37,6 +37,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 const LISTED: usize = 1_000;
 
 const NOT_CARRIED: &str = "the agent does not carry it: it was decided at connect()";
+const TAPPED: &str = "the agent does not carry it, and reads copies: with `path = \"inline\"` new connections can be changed";
 const SILENT: &str = "it waits for its database";
 const ENDED: &str = "it has ended meanwhile";
 
@@ -70,9 +71,55 @@ pub(super) struct Applied {
 struct Meant {
     /// The flows that the agent carries, each with whether its session has to tell.
     carried: Vec<(Arc<Flow>, bool)>,
-    /// The flows that are left alone, each with its action.
-    untouched: Vec<(Untouched, Action)>,
+    /// The flows that are left alone.
+    untouched: Vec<LeftAlone>,
     unknown: usize,
+}
+
+/// A flow that is left alone, and of which the kernel keeps what it is.
+struct LeftAlone {
+    id: FlowNumber,
+    flow: Untouched,
+    rule: RuleName,
+    /// The flow's action. None: its session has to be known for that.
+    action: Option<Action>,
+    /// The flow's session, if copies are read.
+    session: Option<Session>,
+}
+
+impl LeftAlone {
+    fn observed(flow: Untouched, listed: Option<Listed>) -> Self {
+        let Some(listed) = listed else {
+            return Self::of(flow, Action::Observe);
+        };
+        let read = listed.flow.as_deref();
+        let session = Some(observed::session(read));
+        let asked = read.filter(|_| listed.is_asked).map(Flow::decided);
+        let (rule, action) = match asked {
+            Some(asked) => (asked.rule, asked.action),
+            None => {
+                let action = (!flow.is_undecided).then_some(Action::Enrich);
+                (flow.rule.clone(), action)
+            }
+        };
+        Self {
+            id: FlowNumber::Carried(listed.id),
+            flow,
+            rule,
+            action,
+            session,
+        }
+    }
+
+    fn of(flow: Untouched, action: Action) -> Self {
+        Self {
+            id: FlowNumber::Untouched(flow.cookie.number()),
+            rule: flow.rule.clone(),
+            flow,
+            action: Some(action),
+            session: None,
+        }
+    }
 }
 
 /// Asks every flow that `mark` matches to become what it says, and counts the answers.
@@ -114,12 +161,14 @@ pub(super) async fn apply(
         let id = FlowNumber::Carried(flow.id);
         flows.push(result(id, client, &flow.process, flow.orig_dst, answer));
     }
-    flows.extend(meant.untouched.iter().map(|(flow, action)| {
-        let id = FlowNumber::Untouched(flow.cookie.number());
-        let answer = match mark.action == *action {
+    flows.extend(meant.untouched.iter().map(|left_alone| {
+        let answer = match left_alone.action == Some(mark.action) {
             true => Answer::Already,
+            false if left_alone.flow.is_tapped => Answer::CouldNot(TAPPED),
             false => Answer::CouldNot(NOT_CARRIED),
         };
+        let flow = &left_alone.flow;
+        let id = left_alone.id;
         result(id, flow.client, &flow.process, flow.orig_dst, answer)
     }));
     count(shared, mark, flows, meant.unknown)
@@ -151,13 +200,25 @@ fn count(
 }
 
 /// All flows that are left alone, and of which the kernel keeps what they are.
-fn untouched(dataplane: &SharedDataplane) -> impl Iterator<Item = (Untouched, Action)> {
-    let observed = observed::flows(dataplane).into_iter();
+fn untouched(
+    shared: &ProxyContext,
+    dataplane: &SharedDataplane,
+) -> impl Iterator<Item = LeftAlone> {
+    let observed = observed::flows(dataplane, shared).into_iter();
     let shortcuts = shortcuts::flows(dataplane).into_iter();
-    let shortcuts = shortcuts.map(|on| (on.flow, Action::Bypass));
+    let shortcuts = shortcuts.map(|on| LeftAlone::of(on.flow, Action::Bypass));
     observed
-        .map(|flow| (flow, Action::Observe))
+        .map(|(flow, listed)| LeftAlone::observed(flow, listed))
         .chain(shortcuts)
+}
+
+/// The flow of this number that is left alone.
+fn left_alone(
+    shared: &ProxyContext,
+    dataplane: &SharedDataplane,
+    number: FlowNumber,
+) -> Option<LeftAlone> {
+    untouched(shared, dataplane).find(|left_alone| left_alone.id == number)
 }
 
 /// Whether a flow of this number is there.
@@ -166,26 +227,25 @@ pub(super) fn is_there(
     dataplane: &SharedDataplane,
     number: FlowNumber,
 ) -> bool {
-    match number {
-        FlowNumber::Carried(id) => shared.flows.has(id),
-        FlowNumber::Untouched(cookie) => {
-            let mut all = untouched(dataplane);
-            all.any(|(flow, _)| flow.cookie.number() == cookie)
-        }
-    }
+    let is_carried = matches!(number, FlowNumber::Carried(id) if shared.flows.has(id));
+    is_carried || left_alone(shared, dataplane, number).is_some()
 }
 
 fn meant(shared: &ProxyContext, dataplane: &SharedDataplane, mark: &Mark) -> Meant {
     let mut meant = Meant::default();
     let mut cgroups = Cgroups::default();
     match &mark.target {
-        Target::Flow(FlowNumber::Carried(id)) => {
-            let flow = shared.flows.get(*id);
-            meant.carried.extend(flow.map(|flow| (flow, false)));
-        }
-        Target::Flow(FlowNumber::Untouched(cookie)) => {
-            let its = |(flow, _): &(Untouched, Action)| flow.cookie.number() == *cookie;
-            meant.untouched = untouched(dataplane).filter(its).collect();
+        Target::Flow(number) => {
+            let carried = match number {
+                FlowNumber::Carried(id) => shared.flows.get(*id),
+                FlowNumber::Untouched(_) => None,
+            };
+            match carried {
+                Some(flow) => meant.carried.push((flow, false)),
+                None => meant
+                    .untouched
+                    .extend(left_alone(shared, dataplane, *number)),
+            }
         }
         Target::Selector(selector) => {
             for flow in shared.flows.all() {
@@ -197,16 +257,17 @@ fn meant(shared: &ProxyContext, dataplane: &SharedDataplane, mark: &Mark) -> Mea
                 }
             }
             // All: looking a cgroup up takes files, and the data plane would wait for them.
-            for (flow, action) in untouched(dataplane) {
+            for left_alone in untouched(shared, dataplane) {
+                let flow = &left_alone.flow;
                 let known = Known {
                     to: flow.orig_dst,
                     process: &flow.process,
-                    rule: &flow.rule,
-                    session: None,
+                    rule: &left_alone.rule,
+                    session: left_alone.session.as_ref(),
                     undecided: false,
                 };
                 match selector.holds(&known, || cgroups.of(&flow.process)) {
-                    Holds::Yes => meant.untouched.push((flow, action)),
+                    Holds::Yes => meant.untouched.push(left_alone),
                     Holds::Unknown => meant.unknown += 1,
                     Holds::No | Holds::Later => {}
                 }

@@ -59,7 +59,7 @@ impl ShortcutView {
             ),
         };
         Self {
-            flow: UntouchedView::new(&flow, Action::Bypass.as_str(), path, why),
+            flow: UntouchedView::new(&flow, None, Action::Bypass.as_str(), path, why),
             bytes_to_database: taken.map(|[up, _]| up),
             bytes_to_client: taken.map(|[_, down]| down),
         }
@@ -123,6 +123,7 @@ mod tests {
                 holder: None,
             },
             is_tapped: false,
+            is_undecided: false,
             was_running: false,
             is_left_out: false,
             rule: RuleName::new("near"),

@@ -4,6 +4,7 @@ mod adopted;
 mod asked;
 mod counted;
 mod lossy;
+mod shown;
 mod slow;
 mod tapped;
 
@@ -179,6 +180,13 @@ fn statistics_know_statements_without_their_values() {
         for (version, nth) in [(3, 1), (4, 2), (5, 3)] {
             let mut c = begin(host, version);
             asks_everything(&mut c, version);
+            let batches = || {
+                let list = host.agent.json("/statements").unwrap();
+                let mut rows = list.as_array().unwrap().iter();
+                let row = rows.find(|row| row["kind"] == "batch");
+                row.map_or(0, |row| row["count"].as_u64().unwrap())
+            };
+            eventually("all of it is read", || batches() == nth);
             let list = host.agent.json("/statements").unwrap();
             let updates = the(&list, "kind", "update");
             assert_eq!(updates["count"], 2 * nth, "{list}");

@@ -1,7 +1,7 @@
 //! Rules with `trace`: which requests have a span, what it says and what it does not; and that a collector which
 //! is not there, hangs or refuses is nobody else's trouble.
 
-mod collector;
+pub mod collector;
 mod encrypted;
 
 use std::{
@@ -34,17 +34,36 @@ const MANY: u64 = 6_000;
 /// One rule, `r`, that traces to this endpoint before other steps. Its flows come to the agent, which is behind by no more
 /// than a span.
 fn policy(to: SocketAddr, sample: f64, steps: &str) -> String {
+    policy_by("inline", to, sample, steps)
+}
+
+fn policy_by(path: &str, to: SocketAddr, sample: f64, steps: &str) -> String {
     format!(
-        "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\npath = \"inline\"\naction = \"enrich\"\npipeline = [{{ transform = \"trace\", \
+        "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\npath = \"{path}\"\naction = \"enrich\"\npipeline = [{{ transform = \"trace\", \
          endpoint = \"http://{to}\", sample = {sample}, service = \"shop\" }}{steps}]\n"
     )
 }
 
 /// A host whose agent traces to a collector that says this.
 fn traced(sample: f64, steps: &str, says: Says, body: impl FnOnce(&Host<'_>, &Collector)) {
+    traced_by("inline", sample, steps, says, body);
+}
+
+fn traced_by(
+    path: &str,
+    sample: f64,
+    steps: &str,
+    says: Says,
+    body: impl FnOnce(&Host<'_>, &Collector),
+) {
     host(|host| {
         let listener = listen(host.sandbox);
-        host.policy(&policy(listener.local_addr().unwrap(), sample, steps));
+        host.policy(&policy_by(
+            path,
+            listener.local_addr().unwrap(),
+            sample,
+            steps,
+        ));
         body(host, &Collector::start(listener, says));
     });
 }
@@ -232,7 +251,16 @@ fn two_rows(version: u8) -> Vec<u8> {
 
 #[test]
 fn a_span_says_what_was_asked_without_its_values() {
-    traced(1.0, "", Says::Thanks, |host, collector| {
+    spans_say_what_was_asked("inline");
+}
+
+#[test]
+fn a_span_of_a_tapped_flow_says_the_same() {
+    spans_say_what_was_asked("tap");
+}
+
+fn spans_say_what_was_asked(path: &str) {
+    traced_by(path, 1.0, "", Says::Thanks, |host, collector| {
         let mut seen = 0;
         for version in [3, 4, 5] {
             let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -433,13 +461,32 @@ fn asks_much(c: &mut Conversation) {
 
 #[test]
 fn a_collector_that_hangs_costs_spans_and_nothing_else() {
+    hangs("inline");
+}
+
+#[test]
+fn a_collector_that_hangs_costs_spans_of_tapped_flows_and_nothing_else() {
+    hangs("tap");
+}
+
+fn hangs(path: &str) {
     host(|host| {
         // It accepts, and says nothing.
         let hangs = listen(host.sandbox);
         let at = hangs.local_addr().unwrap();
-        host.policy(&policy(at, 1.0, ""));
+        host.policy(&policy_by(path, at, 1.0, ""));
         let mut c = begin(host, 4);
         asks_much(&mut c);
+        // Of some the answer may have passed on two processors at once, and not been read.
+        eventually("all are read", || {
+            let rows = host.agent.json("/statements").unwrap();
+            let mut rows = rows.as_array().unwrap().iter();
+            let row = rows.find(|row| row["table"] == "orders");
+            let answered = row.map_or(0, |row| row["count"].as_u64().unwrap());
+            let abandoned = "underpass_tap_abandoned_total{rule=\"r\"}";
+            let unanswered = host.agent.metric(abandoned).unwrap_or(0.0);
+            answered + unanswered as u64 == MANY
+        });
         let full = counted(host, "full");
         assert!(0 < full && full < MANY, "{full} of {MANY} were dropped");
         assert_eq!(counted(host, "exported"), 0);

@@ -2,7 +2,7 @@
 //! them, and the next agent adopts them.
 
 mod cared;
-mod host;
+pub mod host;
 
 use std::{
     path::Path,

@@ -283,7 +283,8 @@ impl Canary {
                 );
                 return Err(io::Error::other(message));
             }
-            self.shortcut.look_after_readers()?;
+            let looked = self.shortcut.look_after_readers();
+            looked.map_err(io::Error::other)?;
             let short = EpollTimeout::try_from(ASKS_EVERY).map_err(io::Error::other)?;
             if epoll.wait(&mut [EpollEvent::empty()], short)? == 0 {
                 continue;

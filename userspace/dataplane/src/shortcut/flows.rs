@@ -70,6 +70,7 @@ impl Rules {
                 orig_dst: OrigDst::new(address::from_abi(&connect.opener.orig_dst)),
                 process: holds::process(connect),
                 is_tapped: false,
+                is_undecided: false,
                 was_running: false,
                 is_left_out: false,
                 rule,

@@ -3,11 +3,13 @@
 //!
 //! **Invariant**: the sk_msg program is in the map of sockets before any socket is: the kernel
 //! copies it at insertion. Neither is ever taken from a live flow; flows that outlive the agent
-//! hold program and maps by themselves, and return to TCP once [`STAYS_OPEN`] has passed.
+//! hold program and maps by themselves, and return to TCP once [`STAYS_OPEN`] has passed. The keeper then has their
+//! sockets leave the map.
 
 mod canary;
 mod flows;
 mod limits;
+mod readers;
 mod refusals;
 
 use std::{fs::File, io, io::Read, os::fd::AsFd, sync::Mutex, time::Duration};
@@ -29,13 +31,14 @@ use crate::{
     load,
     maps::{MapsError, take},
     probe_result::ProbeResult,
-    readers::{self, Nudged, Readers},
+    readers::{self as any_readers, LOOK_EVERY},
     sys::{self, PodOf},
 };
 
 pub use canary::Fionread;
 pub use flows::OnShortcut;
 use flows::{Ends, Rules};
+pub use readers::ShortcutReaders;
 use refusals::Refusals;
 
 /// How long flows stay on the shortcut when the agent says nothing: several of its turns, on a
@@ -110,12 +113,8 @@ pub(crate) struct Shortcut {
     nudge_counts: Array<MapData, PodOf<abi::NudgeCount>>,
     spills: Option<RingBuf<MapData>>,
     nudges: u64,
-    /// The iterators over readers, once loaded.
-    readers: Option<Readers>,
-    /// Ends were told at the last look to leave.
-    are_leaving: bool,
-    /// Ends have left whose readers are to be nudged.
-    are_to_nudge: bool,
+    /// The look over its sockets, once loaded.
+    readers: Option<ShortcutReaders>,
     /// sk_msg and the iterator are loaded, which is done once.
     loaded: bool,
     enrols: Option<SockOpsLinkId>,
@@ -142,8 +141,6 @@ impl Shortcut {
             spills: Some(take(ebpf, "spills")?),
             nudges: 0,
             readers: None,
-            are_leaving: false,
-            are_to_nudge: false,
             loaded: false,
             enrols: None,
             wanted: false,
@@ -207,7 +204,10 @@ impl Shortcut {
         if chooses.fd().is_err() {
             load::retry_load(|| chooses.load()).map_err(refused(CHOOSES))?;
         }
-        self.readers = Some(readers::load::readers(ebpf)?);
+        let socks = self.socks.fd().as_fd().try_clone_to_owned();
+        let readers = any_readers::load::readers(ebpf)?;
+        let readers = socks.and_then(|socks| ShortcutReaders::new(readers, socks));
+        self.readers = Some(readers.map_err(AttachError::Sockets)?);
         let chooses: &mut SkMsg = program(ebpf, CHOOSES)?;
         chooses.attach(self.socks.fd()).map_err(refused(CHOOSES))?;
         self.loaded = true;
@@ -274,6 +274,11 @@ impl Shortcut {
         self.enrols.is_some()
     }
 
+    /// The look over its sockets, once a policy has asked for the shortcut and the host can have it.
+    pub(crate) fn readers(&self) -> Option<&ShortcutReaders> {
+        self.readers.as_ref()
+    }
+
     /// Must be called within a runtime; once.
     pub(crate) fn spills(&mut self) -> io::Result<Option<Spills>> {
         let ring = self.spills.take();
@@ -307,28 +312,20 @@ impl Shortcut {
         Ok(count.filled > 0)
     }
 
-    /// Has ends leave the shortcut of which a reader does not read on, and nudges it. To be called every
-    /// [`LOOK_EVERY`](crate::readers::LOOK_EVERY).
-    pub(crate) fn look_after_readers(&mut self) -> io::Result<()> {
-        let Some(readers) = &self.readers else {
-            return Ok(());
-        };
-        if self.ends.keys().next().is_none() {
-            return Ok(());
+    /// Has ends leave the shortcut of which a reader does not read on, and nudges it. Returns the pause until this is
+    /// to be called again.
+    pub(crate) fn look_after_readers(&mut self) -> Result<Duration, AttachError> {
+        if self.readers().is_none_or(ShortcutReaders::is_empty) {
+            return Ok(LOOK_EVERY);
         }
-        if self.are_leaving {
-            // Whoever did not see yet that an end is to leave has found his target by then, and holds it.
-            sys::wait_for_running_programs()?;
+        if self.is_open() {
+            // Ends leave a shortcut that is not open: an agent that was stopped for a while says first that it lives.
+            self.stay_open()?;
         }
-        let stalled = readers.stalled(self.socks.fd().as_fd())?;
-        self.are_leaving = stalled.are_leaving;
-        for cookie in &stalled.leave_now {
-            self.are_to_nudge |= self.socks.remove(cookie).is_ok();
-        }
-        if self.are_to_nudge {
-            self.are_to_nudge = readers.nudge()? == Nudged::NotAll;
-        }
-        Ok(())
+        let looked = self.readers.as_mut().map(ShortcutReaders::look);
+        looked
+            .unwrap_or(Ok(LOOK_EVERY))
+            .map_err(AttachError::Sockets)
     }
 
     pub(crate) fn counts(&self) -> Result<ShortcutCounts, AttachError> {

@@ -163,7 +163,7 @@ impl Splicer {
             self.carrier.nudge_later(netns.clone());
         }
         let caller = Caller::new(netns, is_out);
-        self.carrier.callers().insert(id, caller.clone());
+        self.carrier.wait_for_calls(id, caller.clone());
         Ok(Resumed {
             splice: Splice {
                 carrier: self.carrier.clone(),

@@ -17,17 +17,13 @@ use aya::{
     maps::{HashMap as BpfHashMap, MapData, MapError, RingBuf, SockHash},
 };
 use ebpf::abi;
-use tokio::{
-    io::unix::AsyncFd,
-    sync::Notify,
-    time::{self, MissedTickBehavior},
-};
+use tokio::{io::unix::AsyncFd, sync::Notify, time};
 
 use super::Near;
 use crate::{
     listeners::Mark,
     netns_handle::NetnsHandle,
-    readers::{LOOK_EVERY, Nudged, Readers},
+    readers::{self, LOOK_EVERY, Nudged, Readers},
     splice::refusal::SpliceRefusal,
     sys::{self, PodOf},
 };
@@ -84,6 +80,8 @@ pub(super) struct Carrier {
     readers: Readers,
     /// Namespaces in which readers that have left are to be nudged at the next look.
     to_nudge: Mutex<Vec<Namespace>>,
+    /// Told when there is something to look at: a flow, or a reader to be nudged.
+    to_look: Notify,
     /// The programs, where nobody else keeps them: dropped, they would leave the maps.
     pub(super) programs: OnceLock<Ebpf>,
     /// With which another process can go on (`adopt.rs`).
@@ -187,6 +185,7 @@ impl Carrier {
             callers: Mutex::default(),
             readers,
             to_nudge: Mutex::default(),
+            to_look: Notify::new(),
             programs: OnceLock::new(),
             descriptors,
             hooks,
@@ -241,6 +240,16 @@ impl Carrier {
         }
     }
 
+    /// Looks after readers. Returns the pause until the next look.
+    fn paced_look(&self) -> Duration {
+        let (looked, pause) = readers::paced(|| self.look_after_readers());
+        let Err(error) = looked else {
+            return pause;
+        };
+        tracing::warn!(%error, "nobody looks after readers in sockmaps for a while");
+        NOT_AGAIN_FOR
+    }
+
     /// Has the sockets of flows leave the sockmaps of which an application does not read on. Nudges readers.
     fn look_after_readers(&self) -> io::Result<()> {
         let mut maps = self.maps();
@@ -268,6 +277,7 @@ impl Carrier {
         let number = |n: &Namespace| n.as_ref().map(Arc::as_ptr);
         if !to_nudge.iter().any(|n| number(n) == number(&netns)) {
             to_nudge.push(netns);
+            self.to_look.notify_one();
         }
     }
 
@@ -291,6 +301,12 @@ impl Carrier {
 
     fn to_nudge(&self) -> MutexGuard<'_, Vec<Namespace>> {
         self.to_nudge.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes who waits for the kernel's call of this flow.
+    pub(super) fn wait_for_calls(&self, id: u64, caller: Arc<Caller>) {
+        self.callers().insert(id, caller);
+        self.to_look.notify_one();
     }
 
     /// Wakes every flow.
@@ -328,20 +344,16 @@ impl Calls {
     /// The ring cannot be waited for.
     pub async fn run(self) -> io::Result<()> {
         let mut ring: AsyncFd<RingBuf<MapData>> = sys::watch(self.ring)?;
-        let mut looks = time::interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut next_look = time::Instant::now() + LOOK_EVERY;
         loop {
+            let has_to_look = self.carrier.has_to_look();
             let mut ready = tokio::select! {
                 ready = ring.readable_mut() => ready?,
-                _ = looks.tick() => {
-                    if self.carrier.has_to_look()
-                        && let Err(error) = self.carrier.look_after_readers()
-                    {
-                        tracing::warn!(%error, "nobody looks after readers in sockmaps for a while");
-                        looks = time::interval(NOT_AGAIN_FOR);
-                    }
+                () = time::sleep_until(next_look), if has_to_look => {
+                    next_look = time::Instant::now() + self.carrier.paced_look();
                     continue;
                 }
+                () = self.carrier.to_look.notified(), if !has_to_look => continue,
             };
             let mut called = 0;
             while let Some(record) = ready.get_inner_mut().next() {

@@ -252,7 +252,7 @@ impl Splicer {
             }
         }
         let caller = Caller::new(application.netns().cloned(), false);
-        self.carrier.callers().insert(id, caller.clone());
+        self.carrier.wait_for_calls(id, caller.clone());
         Ok(Splice {
             carrier: self.carrier.clone(),
             engine,

@@ -188,6 +188,12 @@ impl Keeper {
         }
     }
 
+    /// Gives the keeper the shortcut: the descriptors of [`ShortcutReaders`](dataplane::shortcut::ShortcutReaders).
+    pub fn keep_shortcut(&self, descriptors: Vec<OwnedFd>) {
+        // An error means that nobody is there to be told.
+        let _ = self.0.queue.send((Message::Shortcut, descriptors));
+    }
+
     /// Gives a flow to the keeper, so that it outlives this agent. Must not be called while the
     /// kernel carries it.
     ///
@@ -323,11 +329,15 @@ async fn talk(
                 None => break,
             },
             sent = send(&link, &next), if next.is_some() => match sent {
-                Ok(()) => {
-                    if matches!(next.take(), Some((Message::Keep(_), _))) {
+                Ok(()) => match next.take() {
+                    Some((Message::Keep(_), _)) => {
                         keeper.0.waiting.fetch_sub(1, SeqCst);
                     }
-                }
+                    Some((Message::Shortcut, _)) => {
+                        tracing::info!("the keeper has the shortcut's sockets");
+                    }
+                    _ => {}
+                },
                 // A keeper that is gone shows as the end of the link. For want of memory, sending
                 // is tried again.
                 Err(error) => {

@@ -6,6 +6,7 @@
 //! - `agent.rs`: the agent's side: finds or starts a keeper, has flows kept, adopts flows.
 //! - `process.rs`: the keeper's process: the flows that it holds, and their agent.
 //! - `caretaker.rs`: flows that the keeper carries itself, because they have no agent.
+//! - `orphans.rs`: shortcuts whose agents are dead.
 //! - `find.rs`: the search for keepers by their sockets.
 //!
 //! **Invariant**: one process at a time carries a flow. While the kernel carries it, the kernel has
@@ -14,6 +15,7 @@
 mod agent;
 mod caretaker;
 mod find;
+mod orphans;
 mod process;
 mod protocol;
 mod snapshot;

@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::Context;
-use dataplane::Splicer;
+use dataplane::{Splicer, shortcut::ShortcutReaders};
 use flow::{Flow, commands::FlowCommand};
 use policy::{Action, RuleName};
 use prometheus::Registry;
@@ -28,6 +28,7 @@ use tokio::{
 
 use super::{
     find,
+    orphans::Orphans,
     protocol::{Link, Message, Parcel},
     snapshot::FlowSnapshot,
 };
@@ -88,6 +89,10 @@ pub(super) struct Keeping {
     pub(super) flows: HashMap<u64, Held>,
     pub(super) engines: HashMap<u32, Engine>,
     pub(super) agent: Option<Arc<Link>>,
+    /// The agent's shortcut.
+    pub(super) shortcut: Option<ShortcutReaders>,
+    /// The shortcuts of agents that are dead.
+    pub(super) orphans: Orphans,
     /// The messages to the agent. The queue stays short: flows are given away only while it is, and
     /// each of the agent's own messages is answered by one.
     pub(super) to_tell: VecDeque<Parcel>,
@@ -130,6 +135,8 @@ pub fn run(control: &Path) -> anyhow::Result<ExitCode> {
             flows: HashMap::new(),
             engines: HashMap::new(),
             agent: None,
+            shortcut: None,
+            orphans: Orphans::default(),
             to_tell: VecDeque::new(),
             next: 0,
             metrics: Metrics::register(&Registry::new(), &flow::CloseReason::labels())?,
@@ -170,7 +177,7 @@ impl Keeping {
         let mut looking = time::interval(CALL_EVERY);
         // After days of sleep one tick is enough.
         looking.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while self.agent.is_some() || !self.flows.is_empty() {
+        while self.is_needed() {
             let agent = self.agent.clone();
             let calls = self.has_hands_full() && (self.agent.is_some() || self.is_deaf());
             tokio::select! {
@@ -197,6 +204,7 @@ impl Keeping {
                 }
                 Some(visitor) = visitors.recv() => self.welcome(visitor).await,
                 _ = looking.tick(), if calls => self.call_all(),
+                () = self.orphans.due() => self.orphans.look(),
             }
         }
         let _ = fs::remove_file(&self.path);
@@ -219,6 +227,13 @@ impl Keeping {
                 flow.give();
             }
         }
+    }
+
+    /// Whether there is an agent, or somebody who outlives it. Sockets on the shortcut go on when nobody looks after
+    /// them: they do not keep a process that is told to end.
+    fn is_needed(&self) -> bool {
+        let has_orphans = !self.orphans.is_empty() && self.end.is_none();
+        self.agent.is_some() || !self.flows.is_empty() || has_orphans
     }
 
     pub(super) fn tell(&mut self, message: Message, fds: Vec<OwnedFd>) {
@@ -244,6 +259,10 @@ impl Keeping {
                     tracing::warn!("{MAX_ENGINES} agents before have left flows");
                 }
             }
+            Message::Shortcut => match ShortcutReaders::adopt(fds) {
+                Ok(shortcut) => self.shortcut = Some(shortcut),
+                Err(error) => tracing::warn!(%error, "a shortcut cannot be looked after"),
+            },
             Message::Keep(snapshot) => self.hold(*snapshot, fds),
             Message::Drop { id } => {
                 self.flows.remove(&id);
@@ -283,6 +302,7 @@ impl Keeping {
     fn agent_died(&mut self) {
         self.agent = None;
         self.to_tell.clear();
+        self.orphans.add(self.shortcut.take());
         let held = self.flows.iter();
         let orphans: Vec<u64> = held
             .filter(|(_, held)| matches!(held.hands, Hands::Agents { .. }))

@@ -35,6 +35,8 @@ pub(super) enum Message {
     Busy,
     /// From either side: an engine, with its descriptors.
     Engine { engine: u32 },
+    /// To the keeper: the agent's shortcut, with its descriptors.
+    Shortcut,
     /// To the keeper: hold these two sockets, the accepted one and the dialled one. To the agent:
     /// carry this flow.
     Keep(Box<FlowSnapshot>),

@@ -1,38 +1,15 @@
-//! Flows whose rule depends on their session, which copies of their handshake tell.
+//! Sessions, as copies of handshakes tell them: to be shown, and for the rules that depend on them.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
-use dataplane::{Settled, SockCookie, TapFlow};
+use dataplane::{Settled, TapFlow};
 use flow::{Flow, Newcomer};
-use parking_lot::Mutex;
-use policy::{Action, Decision, Match, Policy, TapDepth};
+use policy::{Action, Decision, Fact, Match, Policy, TapDepth};
 
 use tap::AskedSession;
 use telemetry::SessionMetrics;
 
 use crate::question::{Question, facts, is_sampled};
-
-/// The flows whose session is asked for, or was, by cookie. Whoever lists flows asks it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct AskedFlows(Arc<Mutex<HashMap<SockCookie, Arc<Flow>>>>);
-
-impl AskedFlows {
-    pub(super) fn insert(&self, cookie: SockCookie, flow: &Arc<Flow>) {
-        self.0.lock().insert(cookie, flow.clone());
-    }
-
-    pub(super) fn retain(&self, keeps: impl Fn(SockCookie) -> bool) {
-        self.0.lock().retain(|cookie, _| keeps(*cookie));
-    }
-
-    pub(super) fn remove(&self, cookie: SockCookie) {
-        self.0.lock().remove(&cookie);
-    }
-
-    pub(super) fn get(&self, cookie: SockCookie) -> Option<Arc<Flow>> {
-        self.0.lock().get(&cookie).cloned()
-    }
-}
 
 /// The question which rule a tapped flow meets. None: the rule that the kernel has found needs no session.
 pub(super) fn question(tapped: &TapFlow, flow: &Flow, policy: &Arc<Policy>) -> Option<Question> {
@@ -49,6 +26,17 @@ pub(super) fn question(tapped: &TapFlow, flow: &Flow, policy: &Arc<Policy>) -> O
     flow.await_session();
     flow.waits_for(question.waits_for(&policy::Session::default()));
     Some(question)
+}
+
+/// Notes what is known of the session of a flow whose rule is known. Whether that is all that will be known.
+pub(super) fn note(asked: AskedSession<'_>, flow: &Flow) -> bool {
+    let mut session = facts(asked.session);
+    if asked.over.is_some() {
+        session = session.closed();
+    }
+    let is_all = session.user != Fact::Open && session.keyspace != Fact::Open;
+    flow.knows(&session);
+    is_all
 }
 
 /// The answer to it, by what is known of the session. None: more has to be known.

@@ -1,4 +1,4 @@
-//! The splice, from its trial on, and the keeper that goes with it.
+//! The splice, from its trial on, and the keeper that goes with it and with the shortcut.
 
 use std::{path::Path, sync::Arc, thread, time::Duration};
 
@@ -14,22 +14,22 @@ use tokio::{
     sync::{mpsc, oneshot},
 };
 
-/// Starts the keeper, which outlives the agent with the flows that the kernel carries.
-pub(super) fn keep(
+/// Returns the keeper, which outlives the agent with the flows that the kernel carries. Starts it, if it is not yet. None,
+/// which is logged, where no thread can be started for it.
+pub(super) fn keeper<'a>(
     control: &Path,
-    shared: &ProxyContext,
-    splices: &Splicer,
+    shared: &'a ProxyContext,
     give: &mpsc::UnboundedSender<Adopted>,
-) {
-    match Keeper::start(control, &shared.metrics, give.clone()) {
-        Ok(keeper) => {
-            keeper.has(splices);
-            drop(shared.keeper.set(keeper));
-        }
-        Err(error) => {
-            tracing::warn!(%error, "cannot start the keeper: spliced flows will end with this agent");
+) -> Option<&'a Keeper> {
+    if shared.keeper.get().is_none() {
+        match Keeper::start(control, &shared.metrics, give.clone()) {
+            Ok(keeper) => drop(shared.keeper.set(keeper)),
+            Err(error) => {
+                tracing::warn!(%error, "cannot start the keeper: spliced flows will end with this agent");
+            }
         }
     }
+    shared.keeper.get()
 }
 
 /// Tries the splice out, and from then on has flows take it.
@@ -38,7 +38,7 @@ pub(super) async fn splice(
     splices: Result<(Splicer, Calls), String>,
     splicing: Splicing,
     available: PathsAvailable,
-    mut start_keeper: impl FnMut(&Splicer),
+    keep: impl FnOnce(&Splicer),
 ) -> std::io::Result<()> {
     if splicing == Splicing::Off {
         let _ = shared.splices.set(Err("the file says so".into()));
@@ -76,7 +76,7 @@ pub(super) async fn splice(
             [] => Err(failures.join("; ")),
             some => {
                 let splices = splices.by(some);
-                start_keeper(&splices);
+                keep(&splices);
                 Ok(splices)
             }
         };

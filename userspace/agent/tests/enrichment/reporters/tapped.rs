@@ -8,11 +8,15 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
+use opentelemetry_proto::tonic::trace::v1::Span;
 use sandbox::{Agent, Sandbox};
 use serde_json::json;
 
 use super::*;
-use crate::common::{BINARY, accept, wire::host_with};
+use crate::{
+    common::{BINARY, accept, wire::host_with},
+    trace::collector::{Collector, Says, listen, text},
+};
 
 fn tapped(path: &str, pipeline: &str) -> String {
     policy(&format!("fail = \"open\"\npath = \"{path}\""), pipeline)
@@ -21,15 +25,20 @@ fn tapped(path: &str, pipeline: &str) -> String {
 /// Everything that the reporters told, but for times and what is of this run alone.
 fn told(path: &str) -> Value {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("audit.log");
-    let steps = format!(
-        "{{ transform = \"stats\" }}, {{ transform = \"count\" }}, \
-         {{ transform = \"audit\", file = \"{}\", full = \"drop\" }}",
-        file.display()
-    );
+    let [audit, slow] = ["audit.log", "slow.log"].map(|name| folder.path().join(name));
     let mut told = json!({});
     host(|host| {
+        let listener = listen(host.sandbox);
+        let at = listener.local_addr().unwrap();
+        let collector = Collector::start(listener, Says::Thanks);
+        let steps = format!(
+            "{{ transform = \"stats\" }}, {{ transform = \"count\" }}, \
+             {{ transform = \"audit\", file = {audit:?}, full = \"drop\" }}, \
+             {{ transform = \"slowlog\", file = {slow:?}, over = \"0ms\" }}, \
+             {{ transform = \"trace\", endpoint = \"http://{at}\", sample = 1.0 }}"
+        );
         host.policy(&tapped(path, &steps));
+        let mut flows = Vec::new();
         for version in [3, 4, 5] {
             let mut c = host.connect();
             converses(&mut c, version);
@@ -39,11 +48,36 @@ fn told(path: &str) -> Value {
                 (&flow["path"], &flow["action"]),
                 (&json!(travels), &json!("enrich"))
             );
+            flows.push(flow["id"].clone());
             c.ends();
         }
         let asked = 3 * (1 + 5 + 2 + 8);
-        eventually("every line is written", || lines_of(&file).len() >= asked);
-        told["lines"] = lines_of(&file).into_iter().map(without_times).collect();
+        eventually("every line is written", || lines_of(&audit).len() >= asked);
+        let lines = lines_of(&audit);
+        // A log-in has no place in the other two.
+        let of_data = asked - 3;
+        eventually("every span is there", || collector.spans().len() >= of_data);
+        let spans: Value = collector.spans().iter().map(span).collect();
+        eventually("every entry is written", || {
+            lines_of(&slow).len() >= of_data - 3
+        });
+        let entries = lines_of(&slow);
+        for one in lines.iter().chain(&entries) {
+            assert!(flows.contains(&one["flow"]), "{flows:?}: {one}");
+        }
+        for one in spans.as_array().unwrap() {
+            let of = one["underpass.flow"].as_str().unwrap();
+            assert!(flows.iter().any(|flow| *flow.to_string() == *of), "{one}");
+        }
+        told["lines"] = lines.into_iter().map(without_times).collect();
+        told["entries"] = entries.into_iter().map(without_times).collect();
+        told["spans"] = spans
+            .as_array()
+            .unwrap()
+            .iter()
+            .cloned()
+            .map(without_times)
+            .collect();
         told["rows"] = listed(&host.agent.json("/statements").unwrap());
         told["top"] = listed(&host.agent.json("/statements/top").unwrap());
         let frames = [
@@ -65,6 +99,16 @@ fn told(path: &str) -> Value {
             .collect();
     });
     told
+}
+
+/// A span without its times and the ids of its trace.
+fn span(span: &Span) -> Value {
+    let mut says =
+        json!({ "name": span.name, "kind": span.kind, "status": format!("{:?}", span.status) });
+    for attribute in &span.attributes {
+        says[&attribute.key] = text(&span.attributes, &attribute.key).into();
+    }
+    says
 }
 
 /// A log-in, every kind of request, an answer and a request that are not read to their ends, and requests that are
@@ -116,7 +160,20 @@ fn listed(list: &Value) -> Value {
 
 fn without_times(mut of: Value) -> Value {
     let fields = of.as_object_mut().unwrap();
-    let of_this_run = ["time", "flow", "client", "pid", "cgroup", "database"];
+    let of_this_run = [
+        "time",
+        "unix_ms",
+        "coordinator",
+        "flow",
+        "client",
+        "pid",
+        "cgroup",
+        "database",
+        "underpass.flow",
+        "client.port",
+        "server.port",
+        "network.peer.port",
+    ];
     fields.retain(|name, _| !of_this_run.contains(&name.as_str()));
     fields.retain(|name, _| !name.ends_with("_us") && !name.contains("latency"));
     of
@@ -125,7 +182,7 @@ fn without_times(mut of: Value) -> Value {
 #[test]
 fn the_same_is_told_of_copies() {
     let (inline, tapped) = (told("inline"), told("tap"));
-    for what in ["lines", "rows", "top", "frames"] {
+    for what in ["lines", "entries", "spans", "rows", "top", "frames"] {
         assert_eq!(inline[what], tapped[what], "{what}");
     }
 }

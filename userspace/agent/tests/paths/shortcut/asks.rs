@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::*;
-use crate::common::asking::read_asking;
+use crate::{common::asking::read_asking, keeper::host::no_keeper_is_left};
 
 /// Answers of a reader's buffer, of several, and far more than may be past TCP.
 const ANSWERS: [usize; 4] = [1 << 10, 100_000, 3_000_000, 16 << 20];
@@ -71,4 +71,41 @@ fn a_flow_that_has_left_says_why() {
     client.read_exact(&mut [0; 100_000]).unwrap();
     exchange(&mut client, &mut server);
     assert_eq!(bytes(&agent, "shortcut"), before);
+}
+
+/// A kill leaves the shortcut open for some seconds, a stop closes it.
+#[test]
+fn when_the_agent_has_gone_a_reader_that_asks_gets_everything_and_every_flow_leaves() {
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        let hosts = Hosts::new();
+        let listener = listen(&hosts, Family::V4);
+        let mut agent = hosts.agent(&shortcut(&[port(&listener)]));
+        let mut pairs = [(); 2].map(|()| pair(&hosts, &listener, Family::V4));
+        for (client, server) in &mut pairs {
+            exchange(client, server);
+        }
+        agent
+            .wait_for_log("the keeper has the shortcut's sockets")
+            .unwrap();
+        match signal {
+            Signal::SIGKILL => agent.kill().unwrap(),
+            _ => assert!(agent.stop().unwrap().success()),
+        }
+        let [(asks, writer), (quiet, quiets)] = &mut pairs;
+        let sent = dataplane::probe_traffic::bytes(1, 0, 3_000_000);
+        let read = thread::scope(|scope| {
+            scope.spawn(|| writer.write_all(&sent).unwrap());
+            read_asking(asks, sent.len())
+        });
+        assert!(read == sent, "{signal}: other bytes");
+        // Of a socket that is in a sockmap FIONREAD does not tell what came by TCP.
+        quiets.write_all(&[1; 100_000]).unwrap();
+        let told = || rustix::io::ioctl_fionread(&*quiet).unwrap();
+        eventually("FIONREAD tells all", || told() == 100_000);
+        quiet.read_exact(&mut [0; 100_000]).unwrap();
+        exchange(quiet, quiets);
+        exchange(asks, writer);
+        // Nobody is left to be looked after, though both connections are open.
+        no_keeper_is_left(&agent);
+    }
 }
