@@ -227,13 +227,15 @@ static __always_inline int collect(struct walk *w, struct up_cursor *at, __u32 w
 	return at->have >= want;
 }
 
-/* Whether the packet at `seq` begins with a frame, or a segment of whole frames, and nothing before it is awaited. */
+/* Whether the packet at `seq` begins with a frame, or a segment of whole frames of which it is known whether they are
+ * compressed, and nothing before it is awaited. */
 static __always_inline int is_in_step(const struct up_direction *d, __u32 seq)
 {
 	const struct up_cursor *at = &d->at;
 
 	return at->next == seq && at->top == seq && at->sync == UP_SYNC_OK && d->late.sync != UP_SYNC_OK &&
-	       !at->have && !at->segment_left && !at->frame_left && at->framing < UP_FRAMING_ANY;
+	       !at->have && !at->segment_left && !at->frame_left && at->framing != UP_FRAMING_UNSURE &&
+	       at->framing != UP_FRAMING_ANY;
 }
 
 /* The packet that nearly all are: one frame, whole, where it was awaited. False: it is another, and

@@ -163,7 +163,8 @@ struct TappedFlows {
     shared: Arc<ProxyContext>,
     metrics: TapMetrics,
     listed: ListedFlows,
-    flows: HashMap<SockCookie, Reading, BuildSpread>,
+    /// In boxes, because a table is up to twice as large as what it has.
+    flows: HashMap<SockCookie, Box<Reading>, BuildSpread>,
     looked: Instant,
     budget: Budget,
     /// When the budget was looked at, and what this thread had used by then.
@@ -230,7 +231,8 @@ impl TapConsumer for TappedFlows {
         let now_ns = monotonic_ns();
         let silence = |reading: &Reading| now_ns.saturating_sub(reading.at_ns);
         let silent = self.flows.iter();
-        let silent = silent.filter(|(_, reading)| u128::from(silence(reading)) >= LOOK_AFTER.as_nanos());
+        let silent =
+            silent.filter(|(_, reading)| u128::from(silence(reading)) >= LOOK_AFTER.as_nanos());
         let gone: Vec<_> = silent
             .filter(|(cookie, _)| flows.get(**cookie).is_none())
             .map(|(cookie, reading)| (*cookie, reading.at_ns))
@@ -334,7 +336,8 @@ impl TappedFlows {
                 let tapped = flows.get(cookie)?;
                 let client = tapped.client.filter(|_| count < MAX_FLOWS)?;
                 self.metrics.flows.set(count as i64 + 1);
-                Some(free.insert(Reading::begin(&self.shared, &self.listed, &tapped, client)))
+                let reading = Reading::begin(&self.shared, &self.listed, &tapped, client);
+                Some(free.insert(Box::new(reading)))
             }
         }
     }
@@ -344,7 +347,7 @@ impl TappedFlows {
             return;
         };
         let reading = Reading::begin(&self.shared, &self.listed, tapped, client);
-        self.flows.insert(tapped.cookie, reading);
+        self.flows.insert(tapped.cookie, Box::new(reading));
         self.metrics.flows.set(self.flows.len() as i64);
     }
 
