@@ -58,9 +58,12 @@ pub const TAP_ROWS_BYTES: u32 = abi::TAP_ROWS_BYTES;
 /// The reader looks after this time while something comes. Each look takes a processor from somebody.
 const LOOK: Duration = Duration::from_millis(4);
 
-/// The reader looks after this time if it has found more than one in [`FULL`] of the ring.
+/// The reader looks after this time if it has slept until lately, or if it has found more than one in [`FULL`] of the ring.
 const LOOK_SOON: Duration = Duration::from_millis(1);
 const FULL: usize = 32;
+
+/// So many looks after it has slept are soon: what comes now and then is told at once.
+const LOOKS_SOON: u32 = 16;
 
 /// So often it looks in vain before it sleeps.
 const IDLE_LOOKS: u32 = 2;
@@ -274,19 +277,18 @@ impl TapReader {
     /// # Errors
     /// The ring cannot be waited for.
     pub fn run(mut self, stop: &PipeReader, consumer: &mut impl TapConsumer) -> io::Result<()> {
-        let mut idle = 0;
+        let (mut idle, mut looks) = (0, 0);
         loop {
             let found = self.drain(consumer);
             idle = if found > 0 { 0 } else { idle + 1 };
-            let look = if found > self.bytes / FULL {
-                LOOK_SOON
-            } else {
-                LOOK
-            };
+            let is_soon = looks < LOOKS_SOON || found > self.bytes / FULL;
             let stopped = match idle > IDLE_LOOKS {
-                false => self.wait(stop, Some(look), false)?,
+                false => {
+                    looks = looks.saturating_add(1);
+                    self.wait(stop, Some(if is_soon { LOOK_SOON } else { LOOK }), false)?
+                }
                 true => {
-                    idle = 0;
+                    (idle, looks) = (0, 0);
                     self.sleep(stop)?
                 }
             };

@@ -1,0 +1,144 @@
+//! [`Reading`]: a tapped flow, as far as it has been read.
+
+use std::{sync::Arc, time::Duration};
+
+use dataplane::{ClientAddr, Settled, TapFlow};
+use flow::{Flow, Path};
+use nix::time::{ClockId, clock_gettime};
+use policy::{Action, RuleName};
+use tap::{Counts, Direction, Packet, TappedFlow};
+use telemetry::series_of;
+
+use super::{asked, listed::ListedFlows};
+use crate::{
+    context::ProxyContext,
+    question::Question,
+    recorder::{InDetail, InFrames, Recorder},
+};
+
+/// So many bytes take about as long to read as a packet takes by itself.
+const BYTES_LIKE_A_PACKET: u64 = 1 << 10;
+
+/// A flow that is tapped, its decoder and its reporters.
+pub(super) struct Reading {
+    pub(super) flow: Arc<Flow>,
+    pub(super) tapped: TappedFlow,
+    recorder: Recorder,
+    /// When something came last, by the kernel's clock.
+    pub(super) at_ns: u64,
+    /// The counts that metrics have been told.
+    pub(super) counted: Counts,
+    pub(super) rule: RuleName,
+    /// None: it is known which rule the flow meets.
+    question: Option<Question>,
+    /// The rule by its own name.
+    pub(super) decided_by: RuleName,
+    /// The work since the budget was looked at: packets, and one more for so many bytes.
+    pub(super) load: u64,
+    pub(super) has_stopped: bool,
+}
+
+impl Reading {
+    /// Begins to read a flow.
+    pub(super) fn begin(
+        shared: &Arc<ProxyContext>,
+        listed: &ListedFlows,
+        tapped: &TapFlow,
+        client: ClientAddr,
+    ) -> Self {
+        let flow = Flow::begin(
+            listed.number(tapped.cookie, &shared.flows),
+            client,
+            tapped.process.clone(),
+            tapped.orig_dst,
+            tapped.rule.clone(),
+        );
+        flow.set_action(&tapped.rule, Action::Enrich);
+        flow.travels(Path::Tap);
+        let flow = Arc::new(flow);
+        let mut recorder = Recorder::new(shared, &flow);
+        let question = asked::question(tapped, &flow, &shared.policy.borrow());
+        let mut decoded = TappedFlow::new(shared.prepared.clone());
+        decoded.asks();
+        if question.is_none() {
+            decoded.asks_a_while();
+            recorder.attach_reporters(&flow);
+        }
+        listed.enter(tapped.cookie, &flow, question.is_some());
+        Self {
+            tapped: decoded,
+            question,
+            recorder,
+            at_ns: monotonic_ns(),
+            counted: Counts::default(),
+            rule: series_of(tapped.rule.clone()),
+            decided_by: tapped.rule.clone(),
+            load: 0,
+            has_stopped: false,
+            flow,
+        }
+    }
+
+    pub(super) fn packet(&mut self, direction: Direction, packet: &Packet<'_>) {
+        self.at_ns = packet.at_ns;
+        self.load += 1 + packet.bytes.len() as u64 / BYTES_LIKE_A_PACKET;
+        let (tapped, recorder) = (&mut self.tapped, &mut self.recorder);
+        match recorder.followed.take() {
+            None => tapped.packet(direction, packet, recorder),
+            Some(followed) if !followed.wants_requests() => {
+                let mut frames = InFrames(InDetail { recorder, followed });
+                tapped.packet(direction, packet, &mut frames);
+                self.recorder.followed = Some(frames.0.followed);
+            }
+            Some(followed) => {
+                tapped.wants(followed.wants_texts(), followed.wants_contexts());
+                let mut detail = InDetail { recorder, followed };
+                tapped.packet(direction, packet, &mut detail);
+                let mut followed = detail.followed;
+                // Reporters write what waits when they are asked; nobody is held.
+                followed.holds();
+                self.recorder.followed = Some(followed);
+            }
+        }
+    }
+
+    /// Notes what is known of the session. Answers which rule the flow meets, once it is known, and begins to report to
+    /// that rule's reporters.
+    pub(super) fn settle(&mut self) -> Option<(RuleName, Settled)> {
+        let asked = self.tapped.session()?;
+        let Some(question) = &self.question else {
+            if asked::note(asked, &self.flow) {
+                self.tapped.asks_no_more();
+            }
+            return None;
+        };
+        let metrics = &self.recorder.shared.metrics.sessions;
+        let (by, settled) = asked::answer(question, asked, &self.flow, metrics)?;
+        self.question = None;
+        self.tapped.asks_a_while();
+        if let Settled::Tapped(_) = settled {
+            self.recorder.switch_rule(&self.flow);
+            self.rule = series_of(by.rule.clone());
+            self.decided_by = by.rule.clone();
+        }
+        Some((by.rule, settled))
+    }
+
+    /// Tells the reporters of requests that were not answered.
+    pub(super) fn finish(&mut self, at_ns: u64) {
+        let (tapped, recorder) = (&mut self.tapped, &mut self.recorder);
+        match recorder.followed.take() {
+            Some(followed) if followed.wants_requests() => {
+                let mut detail = InDetail { recorder, followed };
+                tapped.finish(at_ns, &mut detail);
+            }
+            _ => tapped.finish(at_ns, recorder),
+        }
+    }
+}
+
+/// Now, by the clock of the kernel's copies.
+pub(super) fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
+    now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
+}
