@@ -655,6 +655,8 @@ enum up_tap_depth {
 	UP_TAP_BODIES = 2,
 	/* And values, and of what is answered how many rows. */
 	UP_TAP_DETAILS = 3,
+	/* And as much of a response as of a request. */
+	UP_TAP_ANSWERS = 4,
 	/* A bit beside it: the rule asks for the session, and the agent has not said yet which rule the flow
 	 * meets (up_tap_outcome). */
 	UP_TAP_ASKS = 128,

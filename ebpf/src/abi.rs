@@ -368,6 +368,9 @@ pub const TAP_BODIES: u32 = 2;
 /// `UP_TAP_DETAILS` of `enum up_tap_depth` in abi.h.
 pub const TAP_DETAILS: u32 = 3;
 
+/// `UP_TAP_ANSWERS` of `enum up_tap_depth` in abi.h.
+pub const TAP_ANSWERS: u32 = 4;
+
 /// `UP_TAP_ASKS` of `enum up_tap_depth` in abi.h.
 pub const TAP_ASKS: u32 = 128;
 

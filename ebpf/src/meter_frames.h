@@ -170,7 +170,7 @@ VERIFIED_ONCE __u32 wanted_of(__u32 opcode, __u32 flags, __u32 body, __u32 taps,
 				   : opcode != CQL_RESULT || flags & CQL_PRELUDE;
 	__u32 wanted = is_request ? UP_TAP_BODY_BYTES : UP_TAP_ROWS_BYTES;
 
-	if (is_long)
+	if (is_long || taps == UP_TAP_ANSWERS)
 		wanted = UP_TAP_BODY_BYTES;
 	else if (taps == UP_TAP_FRAMES)
 		wanted = UP_TAP_ID_BYTES;

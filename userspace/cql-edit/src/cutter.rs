@@ -76,6 +76,10 @@ pub(crate) trait Frames<E> {
     fn see(&mut self, header: &Header, frame: &[u8]) -> FrameAction;
 }
 
+/// Bytes were said to be of a body, and are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotOfABody;
+
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// `held` has the beginning of a header, or nothing.
@@ -129,6 +133,26 @@ impl Cutter {
         self.state = State::Header;
         self.room = None;
         std::mem::take(&mut self.held)
+    }
+
+    /// So many bytes have passed of which there is no copy. Gives the header, and what there is, of a frame that was to be
+    /// seen. `Err`: they are not of a body.
+    pub(crate) fn skip(&mut self, bytes: usize) -> Result<Option<(Header, Vec<u8>)>, NotOfABody> {
+        let (left, seen) = match self.state {
+            State::Header => return Err(NotOfABody),
+            State::Frame { header, total } => {
+                let held = std::mem::take(&mut self.held);
+                self.room = None;
+                (total.saturating_sub(held.len()), Some((header, held)))
+            }
+            State::Passing { left } | State::Dropping { left } => (left, None),
+        };
+        let left = left.checked_sub(bytes).ok_or(NotOfABody)?;
+        self.state = match left {
+            0 => State::Header,
+            left => State::Passing { left },
+        };
+        Ok(seen)
     }
 
     /// Goes on to the next frame that is to be seen, or to the end of one that is not.

@@ -1,5 +1,7 @@
 //! [`Editor`]: one flow's pipeline, fed with the chunks of both directions.
 
+mod copies;
+
 use std::sync::Arc;
 
 use cql::PreparedStatements;

@@ -6,8 +6,8 @@ use crate::output::Output;
 use crate::room::Taken;
 use crate::segments::{self, Segments};
 use crate::terms::Terms;
-use cql::wire::RESPONSE_BIT;
 use cql::wire::TLS_HANDSHAKE;
+use cql::wire::{Header, RESPONSE_BIT};
 
 /// The receiver of a lane's frames.
 pub(crate) trait Reads: Frames<Unreadable> {
@@ -97,6 +97,14 @@ impl Lane {
                 self.hold(&behind, out, taken);
                 return Ok(());
             }
+        }
+    }
+
+    /// So many bytes have passed of which there is no copy: see [`Cutter::skip`]. Segments are copied whole.
+    pub(crate) fn skip(&mut self, bytes: usize) -> Result<Option<(Header, Vec<u8>)>, Unreadable> {
+        match self.segments {
+            Some(_) => Err(Unreadable::Framing),
+            None => self.cutter.skip(bytes).map_err(|_| Unreadable::Framing),
         }
     }
 

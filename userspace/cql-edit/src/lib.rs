@@ -9,6 +9,7 @@
 //!
 //! 1. `editor`: both directions of a flow. `state`: what they share; `terms`, `login`, `opening`, `uses`: what
 //!    was agreed on, who has logged in, how the flow began, which keyspace it is in.
+//!    `editor/copies`: a flow of which only copies are read.
 //! 2. `lane`, `segments`, `cutter`: one direction, cut into segments and frames; `output`: what goes on of a
 //!    piece of bytes; `room`: how much may be held back.
 //! 3. `request_editor`, `response_editor`: frames on their way through the pipeline; `awaited`: who wants to see
@@ -99,4 +100,4 @@ pub use suspended::{
     Carrier, Completion, CompletionSink, MAX_SUSPENDED, MAX_SUSPENDED_BYTES, Relayed, Resolution,
     Ticket,
 };
-pub use transform::{Pipeline, Transform, Unpaired};
+pub use transform::{Copies, Pipeline, Transform, Unpaired};

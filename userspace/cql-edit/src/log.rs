@@ -48,6 +48,8 @@ pub enum Unseen {
     Malformed,
     /// Several requests were out on its stream at once: which response is whose cannot be told.
     Stream,
+    /// Not all of it was copied, of a flow that is read from copies.
+    NotCopied,
     /// The connection has begun with an extension of the protocol that is not known: its frames may look in any way.
     Extension,
 }
@@ -58,6 +60,7 @@ labelled!(Unseen {
     Compression => "compression",
     Malformed => "malformed",
     Stream => "stream",
+    NotCopied => "not_copied",
     Extension => "extension",
 });
 

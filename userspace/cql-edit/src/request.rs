@@ -48,6 +48,8 @@ pub struct Request<'a> {
     may_use: bool,
     /// The response cannot be told from others on the stream.
     is_unpaired: bool,
+    /// The request has passed already.
+    is_copy: bool,
     /// The carrier of the request, and the number that the step has given with it.
     carried: Option<(Arc<dyn Carrier>, Ticket, u64)>,
 }
@@ -71,6 +73,7 @@ impl<'a> Request<'a> {
             kept: None,
             may_use: false,
             is_unpaired: false,
+            is_copy: false,
             carried: None,
         })
     }
@@ -223,6 +226,20 @@ impl<'a> Request<'a> {
     /// is not shown to anybody, and the request cannot wait.
     pub fn is_unpaired(&self) -> bool {
         self.is_unpaired
+    }
+
+    /// Whether it has passed already: nothing can be done to it.
+    pub fn is_copy(&self) -> bool {
+        self.is_copy
+    }
+
+    /// Whether it is a copy of a request to tables of a keyspace that nobody has seen the client choose.
+    pub fn lacks_keyspace(&self, caller: &Caller) -> bool {
+        self.is_copy && caller.keyspace_unclear && self.sure_keyspace(caller).is_none()
+    }
+
+    pub(crate) fn mark_copy(&mut self) {
+        self.is_copy = true;
     }
 
     pub(crate) fn mark_unpaired(&mut self) {

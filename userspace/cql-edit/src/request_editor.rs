@@ -286,6 +286,9 @@ impl RequestEditor<'_> {
         if is_unpaired {
             request.mark_unpaired();
         }
+        if state.is_copy {
+            request.mark_copy();
+        }
         let steps = pipeline.iter().enumerate().skip(from);
         for (step_index, step) in steps.filter(|(_, step)| step.wants(opcode)) {
             if is_unpaired && step.unpaired() != Unpaired::Judged {
@@ -387,7 +390,7 @@ impl RequestEditor<'_> {
     }
 
     /// Whether a request that nobody can look at is refused.
-    fn refuse_unseen(&mut self, header: &Header, opcode: Opcode, why: Unseen) -> bool {
+    pub(crate) fn refuse_unseen(&mut self, header: &Header, opcode: Opcode, why: Unseen) -> bool {
         let mut wanting = self.state.pipeline.iter().filter(|step| step.wants(opcode));
         let refused = wanting.any(|step| step.is_strict());
         if matches!(opcode, Opcode::Query | Opcode::Execute) && !refused {
@@ -408,7 +411,7 @@ impl RequestEditor<'_> {
                     "the proxy's policy does not know a protocol extension that STARTUP asks for"
                         .to_owned(),
                 ),
-                Unseen::Compression | Unseen::Malformed | Unseen::Stream => {
+                Unseen::Compression | Unseen::Malformed | Unseen::Stream | Unseen::NotCopied => {
                     Error::Invalid("the proxy's policy cannot read the request".to_owned())
                 }
             };

@@ -25,6 +25,8 @@ pub struct Response<'a> {
     /// The slots in which the response may be suspended.
     slots: Option<SuspendSlots<'a>>,
     note: Option<Note>,
+    /// There is no more of the body than its beginning.
+    is_cut: bool,
 }
 
 impl<'a> Response<'a> {
@@ -36,6 +38,7 @@ impl<'a> Response<'a> {
             refused: None,
             slots: None,
             note: None,
+            is_cut: false,
         }
     }
 
@@ -43,6 +46,16 @@ impl<'a> Response<'a> {
     pub(crate) fn beside(mut self, slots: SuspendSlots<'a>) -> Self {
         self.slots = Some(slots);
         self
+    }
+
+    /// Whether there is no more of the body than its beginning, because the rest was not copied.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Notes that there is no more of the body than its beginning.
+    pub(crate) fn mark_cut(&mut self) {
+        self.is_cut = true;
     }
 
     /// Notes that the response is not as it was sent.

@@ -184,6 +184,9 @@ impl ResponseEditor<'_> {
             };
         };
         let mut response = Response::new(*header, plain);
+        if frame.len() < header.frame_bytes() as usize {
+            response.mark_cut();
+        }
         if is_event {
             // Its way is that of a response: from the last step to the first.
             let asked = self.state.pipeline.iter().rev();

@@ -36,6 +36,8 @@ pub(crate) struct EditState {
     pub(crate) lookups: Lookups,
     /// The bound on the bytes that are held back.
     pub(crate) room: Arc<Room>,
+    /// Set where frames have passed already, and these are copies.
+    pub(crate) is_copy: bool,
 }
 
 /// The facts of a flow's session, as far as they are known.
@@ -160,6 +162,7 @@ impl EditState {
             suspended: SuspendedFrames::default(),
             lookups: Lookups::default(),
             room: Room::new(usize::MAX),
+            is_copy: false,
         }
     }
 

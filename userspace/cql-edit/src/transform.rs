@@ -13,6 +13,15 @@ use cql::Opcode;
 /// The steps that a rule's flows go through, in this order.
 pub type Pipeline = Arc<[Arc<dyn Transform>]>;
 
+/// How much of what passes has to be copied for a step that only reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Copies {
+    /// Requests, and the beginnings of responses.
+    Requests,
+    /// Responses, too.
+    Answers,
+}
+
 /// The fate of a request whose response cannot be told from others on its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpaired {
@@ -31,6 +40,12 @@ pub trait Transform: fmt::Debug + Send + Sync {
 
     /// Whether it is to be shown such requests. What nobody is shown goes on unread.
     fn wants(&self, opcode: Opcode) -> bool;
+
+    /// The copies that do for the step, if it only reads. None: the step may change, answer, delay or refuse something, and
+    /// needs the bytes themselves.
+    fn copies(&self) -> Option<Copies> {
+        None
+    }
 
     /// Whether a request that cannot be read, or is too large to be, is better refused than let pass.
     fn is_strict(&self) -> bool {

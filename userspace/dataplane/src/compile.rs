@@ -236,6 +236,7 @@ pub(crate) fn depth(taps: Option<TapDepth>) -> u32 {
         Some(TapDepth::Frames) => abi::TAP_FRAMES,
         Some(TapDepth::Bodies) => abi::TAP_BODIES,
         Some(TapDepth::Details) => abi::TAP_DETAILS,
+        Some(TapDepth::Answers) => abi::TAP_ANSWERS,
     }
 }
 

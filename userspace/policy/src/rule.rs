@@ -182,6 +182,8 @@ pub enum TapDepth {
     Bodies,
     /// And values, and how many rows are in a response.
     Details,
+    /// And responses, to be compared with others.
+    Answers,
 }
 
 /// The condition by which a rule did not hold.

@@ -6,11 +6,12 @@ use std::{
 };
 
 use cql::StreamId;
-use cql_edit::{Caller, Editor, Pipeline, Room, Unreadable};
+use cql_edit::{Caller, Editor, Pipeline, Unreadable};
 use flow::{CloseReason, Flow};
 use steps::{Refusal, pipelines::Counting};
 
 use super::{
+    caller::{ROOM, caller},
     completions::{Completion, CompletionReader},
     context::ProxyContext,
     passing::Direction,
@@ -18,12 +19,6 @@ use super::{
 
 /// The zero of the clock that all flows of a rule share.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-
-/// The most bytes of frames that are not small that all flows together may hold back: eight of the
-/// largest frames that are held back at all.
-const MAX_HELD_BYTES: usize = 256 << 20;
-
-static ROOM: LazyLock<Arc<Room>> = LazyLock::new(|| Room::new(MAX_HELD_BYTES));
 
 /// The time since [`START`], in ns.
 pub(super) fn now_ns() -> u64 {
@@ -264,28 +259,6 @@ impl Editing {
         let mut rest = late.unwrap_or_default();
         rest.extend(self.editor.end(to_database));
         rest
-    }
-}
-
-fn caller(flow: &Arc<Flow>) -> Caller {
-    let process = &flow.process;
-    let is_here = !process.is_elsewhere();
-    let cgroup = || dataplane::host::cgroup_of(process.pid, process.cgroup_id);
-    Caller {
-        rule: flow.rule().as_str().to_owned(),
-        client: flow.client.socket_addr().ip().to_string(),
-        dialled: Some(flow.orig_dst.socket_addr()),
-        flow: Some(flow.clone()),
-        keyspace: None,
-        keyspace_unclear: false,
-        keyspace_before: false,
-        user: None,
-        logged_in: false,
-        process: is_here.then(|| process.name.to_string()),
-        cgroup: is_here
-            .then(cgroup)
-            .flatten()
-            .map(|path| path.display().to_string()),
     }
 }
 

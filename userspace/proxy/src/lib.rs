@@ -16,7 +16,7 @@
 //! - `passing.rs`: the verdict on bytes that were read.
 //! - `reader.rs`: the state of a flow's reading: not begun, decoding, or relayed unread;
 //!   `frame_position.rs` tells the kernel where in a frame such a flow is.
-//! - `decode.rs` reads the bytes that pass, `recorder.rs` counts them, `edit.rs` changes them;
+//! - `decode.rs` reads the bytes that pass, `recorder.rs` counts them, `edit.rs` changes them (`caller.rs` is what it says of a flow);
 //!   `completions.rs` brings the completions of requests and responses that wait.
 //! - `question.rs`: which rule a flow meets, where its session decides that; `session.rs` finds it by the handshake of a
 //!   flow that is carried.
@@ -29,6 +29,7 @@
 
 mod admission;
 mod adopt;
+mod caller;
 mod canary;
 mod choice;
 mod close;

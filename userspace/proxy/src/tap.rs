@@ -6,6 +6,7 @@
 
 mod asked;
 mod budget;
+mod copied;
 mod listed;
 mod metrics;
 mod reading;

@@ -60,6 +60,30 @@ enum Reading {
     Stopped(Stopped),
 }
 
+/// A reader that is shown the bytes of a flow beside its decoder: each byte once and in order.
+pub trait Beside {
+    /// The next bytes of a direction.
+    fn bytes(&mut self, direction: Direction, at_ns: u64, bytes: &[u8]);
+    /// So many bytes of a body of which there is no copy.
+    fn skipped(&mut self, direction: Direction, bytes: usize);
+    /// Something happened between two bytes.
+    fn happened(&mut self, what: Happened);
+}
+
+/// An event of reading between two bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happened {
+    /// Bytes of a direction were missed. The next ones of it begin with a frame, or with a segment of whole frames.
+    Missed(Direction),
+    /// Reading begins with the next bytes, in both directions with a frame of this version, or with a segment.
+    Joined {
+        /// 3, 4 or 5.
+        version: u8,
+        /// Frames travel in segments.
+        segmented: bool,
+    },
+}
+
 /// A flow that is read from copies of its packets.
 #[derive(Debug)]
 pub struct TappedFlow {
@@ -80,6 +104,8 @@ struct Reader {
     asking: Option<Box<Asking>>,
     /// Directions of which nothing more can be read before a frame begins.
     loses: [bool; 2],
+    /// The events of reading while a piece was read: of one direction, and of both.
+    happened: [Option<Happened>; 2],
 }
 
 impl TappedFlow {
@@ -96,6 +122,7 @@ impl TappedFlow {
                 counts: Counts::default(),
                 asking: None,
                 loses: [false; 2],
+                happened: [None; 2],
             },
         }
     }
@@ -145,8 +172,14 @@ impl TappedFlow {
         self.follower(direction).begin(seq);
     }
 
-    /// Takes a packet.
-    pub fn packet(&mut self, direction: Direction, packet: &Packet<'_>, sink: &mut impl Sink) {
+    /// Takes a packet. `beside` is shown what is read of it, too.
+    pub fn packet(
+        &mut self,
+        direction: Direction,
+        packet: &Packet<'_>,
+        sink: &mut impl Sink,
+        mut beside: Option<&mut dyn Beside>,
+    ) {
         let Self {
             requests,
             responses,
@@ -159,7 +192,10 @@ impl TappedFlow {
             Direction::Requests => requests,
             Direction::Responses => responses,
         };
-        follower.push(packet, &mut |told| reader.take(direction, told, sink));
+        follower.push(packet, &mut |told| match &mut beside {
+            None => reader.take(direction, told, sink),
+            Some(beside) => reader.take_beside(direction, told, sink, &mut **beside),
+        });
         let [requests, responses] = std::mem::take(&mut self.reader.loses);
         if requests {
             self.requests.lose();
@@ -205,6 +241,35 @@ impl Reader {
         decoder.wants_texts(self.wants_texts);
         decoder.wants_contexts(self.wants_contexts);
         self.reading = Reading::Decodes(decoder);
+    }
+
+    /// Takes a piece, and shows it to somebody else, too, if it could be read.
+    fn take_beside(
+        &mut self,
+        direction: Direction,
+        told: Told<'_>,
+        sink: &mut impl Sink,
+        beside: &mut dyn Beside,
+    ) {
+        if self.is_lost(direction) {
+            return;
+        }
+        let (piece, at_ns) = (told.piece, told.at_ns);
+        self.happened = [None; 2];
+        self.take(direction, told, sink);
+        let happened = std::mem::take(&mut self.happened);
+        happened
+            .into_iter()
+            .flatten()
+            .for_each(|h| beside.happened(h));
+        if !matches!(self.reading, Reading::Decodes(_)) || self.is_lost(direction) {
+            return;
+        }
+        match piece {
+            Piece::Bytes(bytes) => beside.bytes(direction, at_ns, bytes),
+            Piece::Skipped(bytes) => beside.skipped(direction, bytes as usize),
+            Piece::Gap | Piece::Resumed(_) => {}
+        }
     }
 
     fn take(&mut self, direction: Direction, told: Told<'_>, sink: &mut impl Sink) {
@@ -307,6 +372,7 @@ impl Reader {
             Direction::Responses => &mut unread.responses,
         };
         *place = beginning(place.framing, place.first);
+        self.happened[0] = Some(Happened::Missed(direction));
         self.abandon(at_ns, sink);
         self.decode_by(FlowDecoder::join(self.prepared.clone(), unread));
     }
@@ -349,7 +415,11 @@ impl Reader {
             beginning(framing, version | RESPONSE_BIT),
         );
         match Unread::at(positions.0, positions.1) {
-            Ok(unread) => self.decode_by(FlowDecoder::join(self.prepared.clone(), unread)),
+            Ok(unread) => {
+                let segmented = framing == Framing::Segments;
+                self.happened[1] = Some(Happened::Joined { version, segmented });
+                self.decode_by(FlowDecoder::join(self.prepared.clone(), unread));
+            }
             Err(_) => self.reading = Reading::Waits,
         }
     }

@@ -84,7 +84,7 @@ fn it_is_known_however_packets_are_cut() {
                     Direction::Requests => requests,
                     Direction::Responses => responses,
                 };
-                flow.packet(direction, &packet(*seq, piece), &mut Nobody);
+                flow.packet(direction, &packet(*seq, piece), &mut Nobody, None);
                 *seq += u32::try_from(piece.len()).unwrap();
             }
         }
@@ -102,11 +102,16 @@ fn it_is_known_however_packets_are_cut() {
 fn it_stays_unknown_where_a_packet_was_missed() {
     let mut flow = asked();
     let [(_, startup), (_, authenticate), ..] = handshake();
-    flow.packet(Direction::Requests, &packet(1_000, &startup), &mut Nobody);
+    flow.packet(
+        Direction::Requests,
+        &packet(1_000, &startup),
+        &mut Nobody,
+        None,
+    );
     assert!(flow.session().is_none_or(|asked| asked.over.is_none()));
     // All before it has passed, and it was not copied.
     let late = packet(2_000 + 40, &authenticate);
-    flow.packet(Direction::Responses, &late, &mut Nobody);
+    flow.packet(Direction::Responses, &late, &mut Nobody, None);
     let AskedSession { session, over, .. } = flow.session().unwrap();
     assert_eq!(over, Some("not_copied"));
     assert_ne!(session.user, Fact::Is("alice".into()));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use cql::wire::segment;
 use cql::{Anomaly, Completed, Compression, FlowDecoder, MAX_READ_BODY_BYTES, Sink, Verdict};
 use proptest::prelude::*;
-use tap::{Direction, KernelFraming, Packet, TappedFlow};
+use tap::{Beside, Direction, Happened, KernelFraming, Packet, TappedFlow};
 
 const HEADER: usize = 9;
 const QUERY: u8 = 7;
@@ -279,6 +279,46 @@ struct Case {
     responses: Side,
     lost: usize,
     sent: Vec<Seen>,
+    beside: Shown,
+}
+
+/// A reader beside the decoder. None: a byte that was not copied.
+#[derive(Default)]
+struct Shown {
+    requests: Vec<Option<u8>>,
+    responses: Vec<Option<u8>>,
+    happened: Vec<Happened>,
+}
+
+impl Shown {
+    fn of(&mut self, direction: Direction) -> &mut Vec<Option<u8>> {
+        match direction {
+            Direction::Requests => &mut self.requests,
+            Direction::Responses => &mut self.responses,
+        }
+    }
+}
+
+impl Beside for Shown {
+    fn bytes(&mut self, direction: Direction, _: u64, bytes: &[u8]) {
+        self.of(direction).extend(bytes.iter().copied().map(Some));
+    }
+
+    fn skipped(&mut self, direction: Direction, bytes: usize) {
+        let shown = self.of(direction);
+        shown.resize(shown.len() + bytes, None);
+    }
+
+    fn happened(&mut self, what: Happened) {
+        self.happened.push(what);
+    }
+}
+
+/// Whether these are the bytes, but for those that were not copied.
+fn are_of(shown: &[Option<u8>], bytes: &[u8]) -> bool {
+    let mut pairs = shown.iter().zip(bytes);
+    shown.len() == bytes.len()
+        && pairs.all(|(shown, byte)| shown.is_none_or(|shown| shown == *byte))
 }
 
 impl Case {
@@ -302,6 +342,7 @@ impl Case {
             responses,
             lost: 0,
             sent: Vec::new(),
+            beside: Shown::default(),
         }
     }
 
@@ -324,7 +365,8 @@ impl Case {
                 self.lost += 1;
                 continue;
             }
-            self.tapped.packet(direction, &packet, &mut self.sink);
+            self.tapped
+                .packet(direction, &packet, &mut self.sink, Some(&mut self.beside));
         }
         assert_eq!(side.received, side.bytes.len());
     }
@@ -390,6 +432,9 @@ proptest! {
         prop_assert_eq!(case.sink.seen.len(), case.sent.len());
         prop_assert_eq!(case.tapped.counts(), tap::Counts::default());
         prop_assert_eq!(case.tapped.stopped(), None);
+        prop_assert!(are_of(&case.beside.requests, &case.requests.bytes));
+        prop_assert!(are_of(&case.beside.responses, &case.responses.bytes));
+        prop_assert_eq!(&case.beside.happened, &Vec::new());
     }
 
     /// Lost copies hide only their own requests; no request is given another's response,

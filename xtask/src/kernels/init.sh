@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The only process of a guest: looks at what this kernel can do, has streams carried by each engine
-# of the splice, and says so in lines that begin with RESULT. {PLACES} are filled in.
+# of the splice, has connections tapped, and says so in lines that begin with RESULT. {PLACES} are filled in.
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -78,10 +78,64 @@ carry() {
 	wait $agent
 }
 
+# talk PORT TABLE ROUNDS: a log-in (v4), then requests to a table and their answers, one each second.
+talk() {
+	(
+		sleep 3
+		printf '\204\000\000\000\002\000\000\000\000'
+		sleep 2.5
+		for n in $(seq "$3"); do
+			printf '\204\000\000\001\010\000\000\000\004\000\000\000\001'
+			sleep 1
+		done
+	) | nc -l -p "$1" > /dev/null &
+	sleep 1
+	(
+		printf '\004\000\000\000\001\000\000\000\026\000\001\000\013CQL_VERSION\000\0053.0.0'
+		sleep 4
+		for n in $(seq "$3"); do
+			printf "\004\000\000\001\007\000\000\000\031\000\000\000\022SELECT v FROM ks.$2\000\001\000"
+			sleep 1
+		done
+	) | sh -c 'echo $$ > /sys/fs/cgroup/apps/cgroup.procs; exec nc 127.0.0.1 '"$1" > /dev/null &
+}
+
+# told TABLE: requests to a table that were paired with their answers, by copies.
+told() {
+	value "underpass_statement_seconds_count{keyspace=\"ks\",kind=\"select\",rule=\"tapped\",table=\"$1\"}"
+}
+
+# Two connections are tapped: one that is there before the agent, and one that is not.
+tapped() {
+	talk 7780 a 90
+	sleep 8
+	sed "s/ENGINE/egress/" /agent.toml > /tmp/agent.toml
+	underpass run --config /tmp/agent.toml > /tmp/agent.log 2>&1 &
+	agent=$!
+	waited=0
+	until grep -q "path works path=\"observe\"" /tmp/agent.log || [ $waited -ge 60 ]; do
+		sleep 1
+		waited=$((waited + 1))
+	done
+	talk 7781 t 10
+	sleep 20
+	cat /tmp/agent.log
+	underpass flows --why
+	echo "RESULT tapped $(told t)"
+	echo "RESULT adopted $(told a)"
+	for reason in $(wget -q -O - http://127.0.0.1:9180/metrics |
+		sed -n 's/^underpass_observed_not_adopted{reason="\([a-z_]*\)"} [1-9].*/\1/p'); do
+		echo "RESULT not_adopted $reason"
+	done
+	kill $agent
+	wait $agent
+}
+
 uname -r
 integrity serve --never-blocks --listen 127.0.0.1:7778 > /tmp/serve.log 2>&1 &
 doctor
 carry sender
 carry egress
+tapped
 echo "RESULT done"
 poweroff -f

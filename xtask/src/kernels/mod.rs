@@ -1,10 +1,11 @@
 //! `kernels`: the BPF programs on other kernels, under emulation: the verdict of `doctor` there,
-//! checksummed streams over each engine of the splice that works, and the reason why a flow is not
-//! on the shortcut.
+//! checksummed streams over each engine of the splice that works, the reason why a flow is not
+//! on the shortcut, and requests that were read from copies. `page` writes what came of it to `docs/kernels.md`.
 //!
 //! Not part of `test`: it downloads kernels, and emulation takes minutes.
 
 mod guest;
+mod page;
 
 use std::{
     env,
@@ -42,6 +43,12 @@ struct Outcome {
     engines: Vec<Carried>,
     /// The reason why a flow is not on the shortcut, from `flows --why`.
     refused: Option<String>,
+    /// Requests of a tapped connection that copies have told with their answers.
+    tapped: u64,
+    /// Requests of a connection that was there before the agent.
+    adopted: u64,
+    /// Why running connections were not adopted.
+    not_adopted: Vec<String>,
 }
 
 struct Carried {
@@ -64,13 +71,16 @@ pub fn run(args: &Args) -> Result<()> {
     fs::create_dir_all(&folder)?;
     let guest = guest::make(&folder, &args.bytes)?;
     let mut failed = Vec::new();
+    let mut outcomes = Vec::new();
     for series in &args.series {
         let outcome = boot(&folder, series, &guest)?;
         outcome.print();
         if let Err(reason) = outcome.judge() {
             failed.push(format!("{}: {reason:#}", outcome.kernel));
         }
+        outcomes.push(outcome);
     }
+    page::write(&outcomes)?;
     ensure!(failed.is_empty(), "{}", failed.join("; "));
     Ok(())
 }
@@ -150,6 +160,9 @@ fn outcome(kernel: String, said: &str) -> Result<Outcome> {
         doctor: Vec::new(),
         engines: Vec::new(),
         refused: None,
+        tapped: 0,
+        adopted: 0,
+        not_adopted: Vec::new(),
     };
     let mut is_done = false;
     for line in said.lines() {
@@ -166,12 +179,20 @@ fn outcome(kernel: String, said: &str) -> Result<Outcome> {
                 down: down.parse()?,
             }),
             ["refused", cause @ ..] => outcome.refused = Some(cause.join(" ")),
+            ["tapped", told @ ..] => outcome.tapped = requests(told)?,
+            ["adopted", told @ ..] => outcome.adopted = requests(told)?,
+            ["not_adopted", reason] => outcome.not_adopted.push((*reason).to_owned()),
             ["done"] => is_done = true,
             _ => bail!("what is {result:?}?"),
         }
     }
     ensure!(is_done, "it did not come to its end");
     Ok(outcome)
+}
+
+/// The number that a metric has; none is 0.
+fn requests(told: &[&str]) -> Result<u64> {
+    told.first().map_or(Ok(0), |told| Ok(told.parse()?))
 }
 
 impl Outcome {
@@ -189,6 +210,15 @@ impl Outcome {
         if let Some(cause) = &self.refused {
             println!("  a flow from another namespace is refused the shortcut: {cause}");
         }
+        println!(
+            "  tapped: {} requests; adopted: {} requests{}",
+            self.tapped,
+            self.adopted,
+            self.not_adopted
+                .iter()
+                .map(|why| format!(", {why}"))
+                .collect::<String>()
+        );
     }
 
     fn judge(&self) -> Result<()> {
@@ -223,6 +253,14 @@ impl Outcome {
             self.refused.as_ref().is_none_or(is_listed),
             "`flows --why` does not say why a flow is refused the shortcut"
         );
+        ensure!(
+            self.tapped > 0,
+            "no request of a tapped connection was told"
+        );
+        ensure!(
+            self.adopted > 0 || !self.not_adopted.is_empty(),
+            "a running connection is not read, and nobody says why"
+        );
         Ok(())
     }
 }
@@ -234,12 +272,20 @@ mod tests {
     #[test]
     fn a_guest_is_understood() {
         let said = "[ 1.0] boot\nRESULT doctor path splice_egress ok carried\n\
-                    RESULT carried egress 0 10 20\nRESULT refused foreign_netns\nRESULT done\n";
+                    RESULT carried egress 0 10 20\nRESULT refused foreign_netns\nRESULT tapped 10\n\
+                    RESULT adopted\nRESULT not_adopted no_end\nRESULT done\n";
         let all = outcome("6.1".into(), said).unwrap();
         assert_eq!(all.doctor, ["path splice_egress ok carried"]);
         all.judge().unwrap();
         assert!(outcome("6.1".into(), "RESULT carried egress 0 10 20\n").is_err());
+        let page = page::of(&[all]);
+        assert!(
+            page.contains("| 6.1 | egress | yes, 10 requests told | no: `no_end` |"),
+            "{page}"
+        );
         for bad in [
+            "RESULT carried egress 0 10 20\nRESULT tapped 0\nRESULT adopted 3\n",
+            "RESULT carried egress 0 10 20\nRESULT tapped 10\nRESULT adopted 0\n",
             "RESULT carried egress 0 10 20\nRESULT refused \n",
             "RESULT carried egress 1 10 20\n",
             "RESULT carried egress 0 0 20\n",

@@ -38,6 +38,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let protective = protective::check(&raw.rule);
     let mut policy = policy(raw.rule, raw.default, &mut warnings)?;
     let paths = path::settle(plans, &mut policy)?;
+    warnings.extend(path::doubts(&policy));
     path::note(&paths, &mut pipelines);
     let pipelines = Pipelines::new(pipelines);
     let health = health::settings(raw.health)?;

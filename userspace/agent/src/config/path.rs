@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-use policy::{Action, Policy, Rule, RuleName, TapDepth};
+use cql_edit::Copies;
+use policy::{Action, Policy, Rule, RuleName, Shortcut, TapDepth};
 use steps::{WhenFull, pipelines::Steps, reporter};
 use toml::Spanned;
 
@@ -93,7 +94,16 @@ fn wanted(path: &Spanned<String>) -> Result<Wanted, Flaw> {
 
 fn depth(steps: Option<&Steps>) -> TapDepth {
     let report = steps.and_then(|steps| steps.report.as_ref());
-    report.map_or(TapDepth::Frames, |report| reporter::depth(report))
+    let of_reporters = report.map_or(TapDepth::Frames, |report| reporter::depth(report));
+    let edits = steps.and_then(|steps| steps.edit.as_ref());
+    let needs = edits
+        .into_iter()
+        .flat_map(|edits| edits.iter().filter_map(|step| step.copies()));
+    let of_edits = needs.map(|needs| match needs {
+        Copies::Requests => TapDepth::Details,
+        Copies::Answers => TapDepth::Answers,
+    });
+    of_edits.fold(of_reporters, Ord::max)
 }
 
 /// Gives the policy's rules their paths, and says of those that read which it is.
@@ -133,6 +143,25 @@ pub(super) fn settle(
         }
     }
     Ok(paths)
+}
+
+/// Warnings of settings that have no use on the path that a rule has.
+pub(super) fn doubts(policy: &Policy) -> Vec<String> {
+    let left_alone = |rule: &&Rule| rule.asks_copies || rule.is_tapped();
+    let rules = policy.rules.iter().filter(left_alone);
+    let rules = rules.filter(|rule| rule.shortcut != Shortcut::Neither);
+    let doubt = |rule: &Rule| {
+        let why = match rule.asks_copies {
+            true => "copies of the handshake say whether it holds",
+            false => "its flows are read from copies",
+        };
+        format!(
+            "rule {}: `shortcut` has no use, because {why}, and the application's connection is left alone; with \
+             `path = \"inline\"` the agent takes it in, and the kernel can carry it",
+            rule.name
+        )
+    };
+    rules.map(doubt).collect()
 }
 
 /// None: there is nothing to be said.
@@ -190,7 +219,8 @@ fn obstacle(rule: &RawRule, steps: Option<&Steps>) -> Option<String> {
         return Some("`fail = \"closed\"` wants flows refused that nobody reads".to_owned());
     }
     let edits = steps.and_then(|steps| steps.edit.as_ref());
-    if let Some(step) = edits.and_then(|edits| edits.iter().next()) {
+    let mut edits = edits.into_iter().flat_map(|edits| edits.iter());
+    if let Some(step) = edits.find(|step| step.copies().is_none()) {
         return Some(format!(
             "`{}` may change, answer, delay or refuse requests",
             step.name()
@@ -268,8 +298,16 @@ mod tests {
     fn a_rule_whose_steps_only_read_is_tapped() {
         let readers = r#"pipeline = [{ transform = "stats" }, { transform = "count" },
             { transform = "audit", file = "/var/log/a.log", full = "drop" }]"#;
-        for path in ["", "path = \"auto\"", "path = \"tap\""] {
-            let keys = format!("action = \"enrich\"\nfail = \"open\"\n{path}\n{readers}");
+        let shadows = r#"pipeline = [{ transform = "guard", refuse = ["ddl"], mode = "shadow" },
+            { transform = "mirror", to = "10.1.0.1:9042" }]"#;
+        for (path, steps) in [
+            ("", readers),
+            ("path = \"auto\"", readers),
+            ("path = \"tap\"", readers),
+            ("", shadows),
+            ("path = \"tap\"", shadows),
+        ] {
+            let keys = format!("action = \"enrich\"\nfail = \"open\"\n{path}\n{steps}");
             let taken = parsed(&[&keys]).unwrap().unwrap();
             assert_eq!(taken.why, "tap, because every step only reads");
             assert!(taken.is_tap);
@@ -297,9 +335,23 @@ mod tests {
                 r#"{ transform = "count" }, { transform = "stats" }"#,
                 TapDepth::Details,
             ),
+            (
+                r#"{ transform = "guard", refuse = ["ddl"], mode = "shadow" }"#,
+                TapDepth::Details,
+            ),
+            (
+                r#"{ transform = "stats" }, { transform = "mirror", to = "10.1.0.1:9042" }"#,
+                TapDepth::Details,
+            ),
+            (
+                r#"{ transform = "mirror", to = "10.1.0.1:9042", compare = true }"#,
+                TapDepth::Answers,
+            ),
         ];
         for (steps, depth) in needs {
-            let keys = format!("action = \"enrich\"\npath = \"tap\"\npipeline = [{steps}]");
+            let keys = format!(
+                "action = \"enrich\"\nfail = \"open\"\npath = \"tap\"\npipeline = [{steps}]"
+            );
             assert_eq!(depth_of(&keys), Some(depth), "{steps}");
         }
     }
@@ -311,6 +363,12 @@ mod tests {
                 r#"fail = "open"
                 pipeline = [{ transform = "stats" }, { transform = "guard", refuse = ["truncate"] }]"#,
                 "`guard` may change, answer, delay or refuse requests",
+            ),
+            (
+                r#"fail = "open"
+                pipeline = [{ transform = "guard", refuse = ["ddl"], mode = "shadow" },
+                    { transform = "mirror", to = "10.1.0.1:9042", dual_write = true }]"#,
+                "`mirror` may change, answer, delay or refuse requests",
             ),
             (
                 r#"fail = "open"
@@ -392,6 +450,31 @@ mod tests {
             let inline = format!("path = \"inline\"\n{inline}");
             assert_eq!(parsed(&[&inline]), Ok(None));
         }
+    }
+
+    #[test]
+    fn a_shortcut_that_has_no_use_is_said() {
+        let leaves = "driver = [\"d\"]\naction = \"bypass\"\nshortcut = true";
+        let reads = format!("action = \"enrich\"\nshortcut = \"client\"\n{STATS}");
+        for (rules, why) in [
+            (leaves, "copies of the handshake say whether it holds"),
+            (&reads, "its flows are read from copies"),
+        ] {
+            let warnings = config(&[rules]).unwrap().warnings;
+            let said = |warning: &String| {
+                warning.starts_with("rule r: `shortcut` has no use") && warning.contains(why)
+            };
+            assert!(warnings.iter().any(said), "{warnings:?}");
+            let inline = format!("path = \"inline\"\n{rules}");
+            let warnings = config(&[&inline]).unwrap().warnings;
+            assert!(
+                !warnings.iter().any(|w| w.contains("has no use")),
+                "{warnings:?}"
+            );
+        }
+        // Past TCP between two sockets of this host: nobody reads it.
+        let plain = "action = \"bypass\"\nshortcut = true";
+        assert_eq!(config(&[plain]).unwrap().warnings, [""; 0]);
     }
 
     #[test]

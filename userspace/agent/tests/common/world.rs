@@ -74,11 +74,16 @@ impl World<'_> {
         node(self.sandbox, NodeOptions::default())
     }
 
-    /// A rule `r` for the database, with this mirror.
+    /// A rule `r` for the database, with this mirror. Flows come to the agent.
     pub fn rule(&self, to: SocketAddr, settings: &str) {
+        self.rule_by("inline", to, settings);
+    }
+
+    /// A rule whose flows are read on this path.
+    pub fn rule_by(&self, path: &str, to: SocketAddr, settings: &str) {
         let port = self.database.addr().port();
         let policy = format!(
-            "[[rule]]\nname = \"r\"\nto = [\":{port}\"]\naction = \"enrich\"\n\
+            "[[rule]]\nname = \"r\"\nto = [\":{port}\"]\npath = \"{path}\"\naction = \"enrich\"\n\
              pipeline = [{{ transform = \"mirror\", to = \"{to}\"{settings} }}]\n"
         );
         let loaded = "underpass_reloads_total{result=\"ok\"}";

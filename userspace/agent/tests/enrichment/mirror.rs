@@ -1,6 +1,7 @@
 //! Rules with `mirror`: what reaches the second cluster, what is told of differences, and that one which is not there,
 //! hangs or dies is nobody else's trouble.
 
+mod copied;
 mod dual;
 mod encrypted;
 mod played;
@@ -20,9 +21,13 @@ const BATCH: u8 = 0x0D;
 
 #[test]
 fn writes_reach_both_however_they_are_asked_for() {
+    writes_reach_both("inline");
+}
+
+fn writes_reach_both(path: &str) {
     world(|world| {
         let mirror = world.mirror();
-        world.rule(mirror.addr(), ", timeout = \"10s\"");
+        world.rule_by(path, mirror.addr(), ", timeout = \"10s\"");
         for version in [3, 4, 5] {
             let base = i32::from(version) * 10;
             let before = world.fate("acknowledged");
@@ -297,11 +302,15 @@ fn it_logs_in_and_says_who_cannot() {
 
 #[test]
 fn what_differs_is_found_and_told_without_values() {
+    finds_what_differs("inline");
+}
+
+fn finds_what_differs(path: &str) {
     const SELECT: &str = "SELECT v FROM shop.orders WHERE id = 1";
     world(|world| {
         let mirror = world.mirror();
         let settings = ", what = [\"reads\", \"writes\"], compare = true, timeout = \"10s\"";
-        world.rule(mirror.addr(), settings);
+        world.rule_by(path, mirror.addr(), settings);
         for version in [4, 5] {
             let same = world.compared("same");
             let mut client = world.client(version);
@@ -357,7 +366,11 @@ fn what_differs_is_found_and_told_without_values() {
         for value in ["s3cret", "733363726574"] {
             assert!(!log.contains(value), "{log}");
         }
-        world.rule(mirror.addr(), &format!("{settings}, show_values = true"));
+        world.rule_by(
+            path,
+            mirror.addr(),
+            &format!("{settings}, show_values = true"),
+        );
         let mut client = world.client(4);
         client.inserts(2, "here");
         eventually("it is there", || world.value_at(mirror.addr(), 2).is_some());

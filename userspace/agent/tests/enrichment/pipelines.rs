@@ -1,6 +1,7 @@
 //! Rules with a pipeline: what the database gets, what the client is told, what is counted.
 
 mod chosen;
+mod copied;
 mod strict;
 
 use std::{

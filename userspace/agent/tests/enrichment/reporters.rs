@@ -283,6 +283,11 @@ fn latencies_are_counted_in_buckets_by_what_was_asked() {
             let sample = format!("underpass_statement_seconds_{what}{{{labels}{le}}}");
             host.agent.metric(&sample).unwrap()
         };
+        eventually("all of it is read", || {
+            let list = host.agent.json("/statements").unwrap();
+            let mut rows = list.as_array().unwrap().iter();
+            rows.any(|row| row["kind"] == "delete" && row["count"] == 1)
+        });
         for (kind, table, to_1, to_2, all) in [
             ("select", "orders", 2.0, 3.0, 3.0),
             ("delete", "items", 1.0, 1.0, 1.0),

@@ -6,10 +6,10 @@ use dataplane::{ClientAddr, Settled, TapFlow};
 use flow::{Flow, Path};
 use nix::time::{ClockId, clock_gettime};
 use policy::{Action, RuleName};
-use tap::{Counts, Direction, Packet, TappedFlow};
+use tap::{Beside, Counts, Direction, Packet, TappedFlow};
 use telemetry::series_of;
 
-use super::{asked, listed::ListedFlows};
+use super::{asked, copied::CopiedSteps, listed::ListedFlows};
 use crate::{
     context::ProxyContext,
     question::Question,
@@ -24,6 +24,8 @@ pub(super) struct Reading {
     pub(super) flow: Arc<Flow>,
     pub(super) tapped: TappedFlow,
     recorder: Recorder,
+    /// The steps that are no reporters. None: there are none.
+    steps: Option<Box<CopiedSteps>>,
     /// When something came last, by the kernel's clock.
     pub(super) at_ns: u64,
     /// The counts that metrics have been told.
@@ -65,9 +67,16 @@ impl Reading {
             recorder.attach_reporters(&flow);
         }
         listed.enter(tapped.cookie, &flow, question.is_some());
+        let steps = CopiedSteps::begin(
+            &shared.pipelines.borrow(),
+            &shared.pipeline_metrics,
+            &flow,
+            question.is_none(),
+        );
         Self {
             tapped: decoded,
             question,
+            steps,
             recorder,
             at_ns: monotonic_ns(),
             counted: Counts::default(),
@@ -83,17 +92,19 @@ impl Reading {
         self.at_ns = packet.at_ns;
         self.load += 1 + packet.bytes.len() as u64 / BYTES_LIKE_A_PACKET;
         let (tapped, recorder) = (&mut self.tapped, &mut self.recorder);
+        let steps = self.steps.as_deref_mut();
+        let steps = steps.map(|steps| steps as &mut dyn Beside);
         match recorder.followed.take() {
-            None => tapped.packet(direction, packet, recorder),
+            None => tapped.packet(direction, packet, recorder, steps),
             Some(followed) if !followed.wants_requests() => {
                 let mut frames = InFrames(InDetail { recorder, followed });
-                tapped.packet(direction, packet, &mut frames);
+                tapped.packet(direction, packet, &mut frames, steps);
                 self.recorder.followed = Some(frames.0.followed);
             }
             Some(followed) => {
                 tapped.wants(followed.wants_texts(), followed.wants_contexts());
                 let mut detail = InDetail { recorder, followed };
-                tapped.packet(direction, packet, &mut detail);
+                tapped.packet(direction, packet, &mut detail, steps);
                 let mut followed = detail.followed;
                 // Reporters write what waits when they are asked; nobody is held.
                 followed.holds();
@@ -118,6 +129,13 @@ impl Reading {
         self.tapped.asks_a_while();
         if let Settled::Tapped(_) = settled {
             self.recorder.switch_rule(&self.flow);
+            let shared = &self.recorder.shared;
+            let (pipelines, metrics) = (shared.pipelines.borrow(), &shared.pipeline_metrics);
+            let flow = &self.flow;
+            let adopts = |steps: &mut Box<CopiedSteps>| steps.adopt_rule(&pipelines, metrics, flow);
+            if !self.steps.as_mut().is_some_and(adopts) {
+                self.steps = None;
+            }
             self.rule = series_of(by.rule.clone());
             self.decided_by = by.rule.clone();
         }

@@ -161,7 +161,7 @@ fn failure(theirs: &Result<Answer, Fate>) -> Option<Fate> {
 }
 
 fn kept(response: &Response<'_>, permit: Option<&mut Permit>) -> Option<Box<[u8]>> {
-    let body = response.proper()?;
+    let body = response.proper().filter(|_| !response.is_cut())?;
     let fits = body.len() <= super::compare::MAX_COMPARED_BYTES && permit?.grow(body.len());
     fits.then(|| body.into())
 }

@@ -28,6 +28,10 @@ pub(super) enum Fate {
     Version,
     /// The text of the request's prepared statement is too long to be remembered.
     TooLong,
+    /// The request is read from copies, and names a statement whose PREPARE was not seen.
+    Unprepared,
+    /// The request is read from copies, and nobody has seen in which keyspace its tables are.
+    KeyspaceUnknown,
 }
 
 const FATES: &[&str] = Fate::VARIANTS;
@@ -103,7 +107,8 @@ impl MirrorMetrics {
                 "underpass_mirror_requests_total",
                 "Requests that were to be mirrored, by rule and what became of them: `acknowledged`, `refused` (by \
                  an error of the mirror's), `late`, `away`, `lost` (the connection broke), `full` (too much in \
-                 hand), `keyspaces` (too many), `page` (a further one), `version`, `too_long`.",
+                 hand), `keyspaces` (too many), `page` (a further one), `version`, `too_long`; of flows that are read from copies `unprepared` (the PREPARE \
+                 was not seen) and `keyspace_unknown` (the USE was not seen).",
                 &["rule", "outcome"],
             )?,
             compared: counters_by(
@@ -111,7 +116,7 @@ impl MirrorMetrics {
                 "underpass_mirror_compared_total",
                 "Answers of the database and the mirror that were to be compared, by rule and what it came to: \
                  `same`, `mirror_error`, `database_error`, `error_code`, `columns`, `rows`, `order`, `values`, \
-                 `unknown` (too large, malformed, no room).",
+                 `unknown` (too large, malformed, no room, not copied).",
                 &["rule", "result"],
             )?,
         })

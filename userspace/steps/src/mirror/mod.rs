@@ -30,7 +30,7 @@ use cluster::Cluster;
 pub use cluster::Mirrors;
 use cql::{Consistency, Opcode, StatementKind, is_system_keyspace};
 use cql_edit::{
-    Caller, Error, NotCopied, Outcome, Refused, Request, Resolution, Response, Statement,
+    Caller, Copies, Error, NotCopied, Outcome, Refused, Request, Resolution, Response, Statement,
     Transform, Unpaired,
 };
 use exchange::{Exchange, MAX_NAMED_BYTES, Named};
@@ -117,6 +117,15 @@ impl Transform for Mirror {
         opcode.has_statements()
     }
 
+    /// Without `dual_write` nothing is held, and nothing is done to what passes.
+    fn copies(&self) -> Option<Copies> {
+        let needs = match self.settings.compare {
+            true => Copies::Answers,
+            false => Copies::Requests,
+        };
+        (!self.settings.dual_write).then_some(needs)
+    }
+
     /// Whether a request that cannot be read is refused: with `dual_write` a write must be in both
     /// databases.
     fn is_strict(&self) -> bool {
@@ -154,6 +163,10 @@ impl Transform for Mirror {
             Ok(_) | Err(Not::Wanted) => return Outcome::Pass,
             Err(Not::Use) => {
                 request.may_be_use();
+                return Outcome::Pass;
+            }
+            Err(Not::Known(_)) if request.is_copy() => {
+                cluster.shared.counters.fate(Fate::Unprepared);
                 return Outcome::Pass;
             }
             Err(Not::Known(id)) => {
@@ -218,6 +231,10 @@ fn prepares(cluster: &Cluster, request: &mut Request<'_>, caller: &Caller) {
         return;
     };
     let keyspace = request.sure_keyspace(caller);
+    // Of a copy: it would be prepared in another keyspace, or in none.
+    if request.lacks_keyspace(caller) && cql::Statement::of(text).keyspace.is_none() {
+        return;
+    }
     let Some(permit) = cluster.permit_to_prepare(text.len()) else {
         return;
     };
@@ -269,6 +286,9 @@ fn asked<'r>(
             }
         };
         let of = names.as_deref().or(asked.keyspace.as_deref());
+        if of.is_none() && request.lacks_keyspace(caller) {
+            asked.not = Some(Fate::KeyspaceUnknown);
+        }
         if of.is_some_and(is_system_keyspace) {
             return Err(Not::Wanted);
         }

@@ -12,7 +12,9 @@ pub use self::judge::Reason;
 use self::judge::{Judge, not_understood};
 use self::objection::Objection;
 use super::prepared::Prepared;
-use crate::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform, Unpaired};
+use crate::{
+    Caller, Copies, Error, Outcome, Refused, Request, Response, Statement, Transform, Unpaired,
+};
 use cql::Analysis;
 use cql::Opcode;
 use cql::StatementKind;
@@ -175,7 +177,10 @@ impl Guard {
                 Statement::Text(text) => {
                     read += text.len();
                     let analysis = self.analysis(text);
-                    self.judge.objection(text, &analysis, keyspace)
+                    let objection = self.judge.objection(text, &analysis, keyspace);
+                    let is_somewhere =
+                        analysis.statement.keyspace.is_some() || !request.lacks_keyspace(caller);
+                    objection.filter(|objection| is_somewhere || objection.reason != Reason::Table)
                 }
                 Statement::Prepared(id) => self.prepared.known(id)?,
             };
@@ -197,6 +202,10 @@ impl Transform for Guard {
 
     fn wants(&self, opcode: Opcode) -> bool {
         opcode.has_statements()
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        (self.mode == Mode::Shadow).then_some(Copies::Requests)
     }
 
     fn is_strict(&self) -> bool {
