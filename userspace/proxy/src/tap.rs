@@ -9,7 +9,6 @@ mod budget;
 mod copied;
 mod listed;
 mod metrics;
-mod reading;
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
@@ -21,21 +20,26 @@ use std::{
 
 use cql::hash::BuildSpread;
 use dataplane::{
-    Adopted, NotAdopted, Settled, SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows, TapReader,
+    Adopted, ClientAddr, Settled, SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows, TapReader,
 };
-use flow::Flows;
+use flow::{Flow, Flows, Path};
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
-use policy::RuleName;
+use policy::{Action, RuleName};
+use tap::{Beside, Counts, Direction, Packet, TappedFlow};
 use telemetry::series_of;
 
 use budget::Budget;
+use copied::CopiedSteps;
 pub use listed::Listed;
 use listed::ListedFlows;
 pub use metrics::TapMetrics;
-use reading::{Reading, monotonic_ns};
 
-use super::context::ProxyContext;
+use super::{
+    context::ProxyContext,
+    question::Question,
+    recorder::{InDetail, InFrames, Recorder},
+};
 
 // What the kernel copies of a body is enough for whatever reads it.
 const _: () = assert!(dataplane::TAP_BODY_BYTES as usize >= cql::MAX_READ_BODY_BYTES);
@@ -51,6 +55,9 @@ const MAX_FLOWS: usize = 65_536;
 /// A flow of which nothing came for this time is looked for in the kernel: the word of its end may be
 /// among what was lost.
 const LOOK_AFTER: Duration = Duration::from_secs(5);
+
+/// So many bytes take about as long to read as a packet takes by itself.
+const BYTES_LIKE_A_PACKET: u64 = 1 << 10;
 
 /// The thread that reads tapped flows, while there is one.
 #[derive(Debug)]
@@ -105,31 +112,7 @@ impl TapThread {
 
     /// Counts running connections that are read from now on, and says why others are not.
     pub fn note_running(&self, running: &Adopted) {
-        for (rule, count) in &running.by_rule {
-            let rule = series_of(rule.clone());
-            let adopted = self.metrics.adopted.with_label_values(&[rule.as_str()]);
-            adopted.inc_by(*count);
-            tracing::info!(
-                rule = rule.as_str(),
-                connections = count,
-                "running connections are read"
-            );
-        }
-        for reason in NotAdopted::ALL {
-            let count = running.not.get(&reason).copied().unwrap_or(0);
-            let gauge = self
-                .metrics
-                .not_adopted
-                .with_label_values(&[reason.as_str()]);
-            if count > 0 && gauge.get() as u64 != count {
-                let why = reason.explained();
-                tracing::info!(
-                    connections = count,
-                    "running connections are not read: {why}"
-                );
-            }
-            gauge.set(count as i64);
-        }
+        self.metrics.note_running(running);
     }
 
     /// Has the reporters told of what was not answered, and ends the thread. To be called when the tap is
@@ -163,6 +146,27 @@ struct TappedFlows {
     budget: Budget,
     /// When the budget was looked at, and what this thread had used by then.
     budget_looked: (Instant, Duration),
+}
+
+/// One of them.
+struct Reading {
+    flow: Arc<Flow>,
+    tapped: TappedFlow,
+    recorder: Recorder,
+    /// The steps that are no reporters. None: there are none.
+    steps: Option<Box<CopiedSteps>>,
+    /// When something came last, by the kernel's clock.
+    at_ns: u64,
+    /// The counts that metrics have been told.
+    counted: Counts,
+    rule: RuleName,
+    /// None: it is known which rule the flow meets.
+    question: Option<Question>,
+    /// The rule by its own name.
+    decided_by: RuleName,
+    /// The work since the budget was looked at: packets, and one more for so many bytes.
+    load: u64,
+    has_stopped: bool,
 }
 
 impl TapConsumer for TappedFlows {
@@ -267,38 +271,7 @@ impl TappedFlows {
             tracing::error!(%error, "the kernel cannot be told which tapped flows to leave out");
         }
         if changed {
-            self.tell_left_out(&before);
-        }
-    }
-
-    fn tell_left_out(&self, before: &[RuleName]) {
-        let left_out = self.budget.left_out();
-        for (rule, share) in left_out {
-            let rule_label = series_of(rule.clone());
-            let gauge = self
-                .metrics
-                .left_out
-                .with_label_values(&[rule_label.as_str()]);
-            gauge.set(*share);
-            if !before.contains(rule) {
-                tracing::warn!(
-                    rule = rule.as_str(),
-                    share,
-                    "reading copies takes more than `tap_cpu`: some of the rule's flows are not read"
-                );
-            }
-        }
-        for rule in before.iter().filter(|rule| !left_out.contains_key(*rule)) {
-            let rule_label = series_of(rule.clone());
-            let gauge = self
-                .metrics
-                .left_out
-                .with_label_values(&[rule_label.as_str()]);
-            gauge.set(0.0);
-            tracing::info!(
-                rule = rule.as_str(),
-                "all of the rule's flows are read again"
-            );
+            self.metrics.tell_left_out(left_out, &before);
         }
     }
 
@@ -381,4 +354,125 @@ impl TappedFlows {
         }
         self.metrics.flows.set(0);
     }
+}
+
+impl Reading {
+    /// Begins to read a flow.
+    fn begin(
+        shared: &Arc<ProxyContext>,
+        listed: &ListedFlows,
+        tapped: &TapFlow,
+        client: ClientAddr,
+    ) -> Self {
+        let flow = Flow::begin(
+            listed.number(tapped.cookie, &shared.flows),
+            client,
+            tapped.process.clone(),
+            tapped.orig_dst,
+            tapped.rule.clone(),
+        );
+        flow.set_action(&tapped.rule, Action::Enrich);
+        flow.travels(Path::Tap);
+        let flow = Arc::new(flow);
+        let mut recorder = Recorder::new(shared, &flow);
+        let question = asked::question(tapped, &flow, &shared.policy.borrow());
+        let mut decoded = TappedFlow::new(shared.prepared.clone());
+        decoded.asks();
+        if question.is_none() {
+            decoded.asks_a_while();
+            recorder.attach_reporters(&flow);
+        }
+        listed.enter(tapped.cookie, &flow, question.is_some());
+        let steps = CopiedSteps::begin(
+            &shared.pipelines.borrow(),
+            &shared.pipeline_metrics,
+            &flow,
+            question.is_none(),
+        );
+        Self {
+            tapped: decoded,
+            question,
+            steps,
+            recorder,
+            at_ns: monotonic_ns(),
+            counted: Counts::default(),
+            rule: series_of(tapped.rule.clone()),
+            decided_by: tapped.rule.clone(),
+            load: 0,
+            has_stopped: false,
+            flow,
+        }
+    }
+
+    fn packet(&mut self, direction: Direction, packet: &Packet<'_>) {
+        self.at_ns = packet.at_ns;
+        self.load += 1 + packet.bytes.len() as u64 / BYTES_LIKE_A_PACKET;
+        let (tapped, recorder) = (&mut self.tapped, &mut self.recorder);
+        let steps = self.steps.as_deref_mut();
+        let steps = steps.map(|steps| steps as &mut dyn Beside);
+        match recorder.followed.take() {
+            None => tapped.packet(direction, packet, recorder, steps),
+            Some(followed) if !followed.wants_requests() => {
+                let mut frames = InFrames(InDetail { recorder, followed });
+                tapped.packet(direction, packet, &mut frames, steps);
+                self.recorder.followed = Some(frames.0.followed);
+            }
+            Some(followed) => {
+                tapped.wants(followed.wants_texts(), followed.wants_contexts());
+                let mut detail = InDetail { recorder, followed };
+                tapped.packet(direction, packet, &mut detail, steps);
+                let mut followed = detail.followed;
+                // Reporters write what waits when they are asked; nobody is held.
+                followed.holds();
+                self.recorder.followed = Some(followed);
+            }
+        }
+    }
+
+    /// Notes what is known of the session. Answers which rule the flow meets, once it is known, and begins to report to
+    /// that rule's reporters.
+    fn settle(&mut self) -> Option<(RuleName, Settled)> {
+        let asked = self.tapped.session()?;
+        let Some(question) = &self.question else {
+            if asked::note(asked, &self.flow) {
+                self.tapped.asks_no_more();
+            }
+            return None;
+        };
+        let metrics = &self.recorder.shared.metrics.sessions;
+        let (by, settled) = asked::answer(question, asked, &self.flow, metrics)?;
+        self.question = None;
+        self.tapped.asks_a_while();
+        if let Settled::Tapped(_) = settled {
+            self.recorder.switch_rule(&self.flow);
+            let shared = &self.recorder.shared;
+            let (pipelines, metrics) = (shared.pipelines.borrow(), &shared.pipeline_metrics);
+            let flow = &self.flow;
+            let adopts = |steps: &mut Box<CopiedSteps>| steps.adopt_rule(&pipelines, metrics, flow);
+            if !self.steps.as_mut().is_some_and(adopts) {
+                self.steps = None;
+            }
+            self.rule = series_of(by.rule.clone());
+            self.decided_by = by.rule.clone();
+        }
+        Some((by.rule, settled))
+    }
+
+    /// Tells the reporters of requests that were not answered.
+    fn finish(&mut self, at_ns: u64) {
+        let (tapped, recorder) = (&mut self.tapped, &mut self.recorder);
+        match recorder.followed.take() {
+            Some(followed) if followed.wants_requests() => {
+                let mut detail = InDetail { recorder, followed };
+                tapped.finish(at_ns, &mut detail);
+            }
+            _ => tapped.finish(at_ns, recorder),
+        }
+    }
+}
+
+/// Now, by the clock of the kernel's copies.
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
+    now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -186,7 +186,7 @@ fn the_clocks_agree(round: Round, overhead_us: f64) -> bool {
 #[test]
 fn requests_of_a_driver_are_counted_and_measured() {
     let passive = |port| rule("observe", &to(&[port]));
-    are_counted_and_measured(passive, requests(REQUESTS), |_, _| Vec::new());
+    count_and_measure(passive, requests(REQUESTS), |_, _| Vec::new());
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn statements_of_a_driver_are_counted_and_measured_by_copies() {
         let stats = "\nfail = \"open\"\npath = \"tap\"\npipeline = [{ transform = \"stats\" }]";
         rule("enrich", &(to(&[port]) + stats))
     };
-    are_counted_and_measured(tapped, requests(STATEMENTS), each_statement_is_counted);
+    count_and_measure(tapped, requests(STATEMENTS), each_statement_is_counted);
 }
 
 fn requests(otherwise: usize) -> usize {
@@ -204,7 +204,7 @@ fn requests(otherwise: usize) -> usize {
 }
 
 /// By `rows` the agent's own rows of what a session has asked are held to the clocks, too.
-fn are_counted_and_measured(
+fn count_and_measure(
     policy: impl Fn(u16) -> String,
     requests: usize,
     rows: impl Fn(&Agent<'_>, &Seen) -> Vec<Value>,
@@ -232,7 +232,7 @@ fn are_counted_and_measured(
     }
 }
 
-/// What was read from copies is each statement that the driver's program has asked, and no more. Its row.
+/// Each statement that the driver's program has asked is read from copies, and no more. Returns their row.
 fn each_statement_is_counted(agent: &Agent<'_>, seen: &Seen) -> Vec<Value> {
     let asked = (seen.took_us.len() - seen.errors, seen.errors);
     let mut row = None;
