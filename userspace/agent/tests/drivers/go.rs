@@ -54,3 +54,8 @@ fn v5_through_a_pipeline() {
 fn v5_in_lz4_through_a_pipeline() {
     GO.through_a_pipeline("go::v5_in_lz4_through_a_pipeline", 5, "lz4");
 }
+
+#[test]
+fn v5_found_running() {
+    GO.adopted("go::v5_found_running", 5);
+}

@@ -55,3 +55,8 @@ fn v5_through_a_pipeline() {
 fn v5_in_lz4_through_a_pipeline() {
     JAVA.through_a_pipeline("java::v5_in_lz4_through_a_pipeline", 5, "lz4");
 }
+
+#[test]
+fn v4_found_running() {
+    JAVA.adopted("java::v4_found_running", 4);
+}

@@ -12,6 +12,7 @@
     reason = "tests say what they expect by failing, and so do their helpers"
 )]
 
+mod adopted;
 mod cassandra;
 mod differential;
 mod fold;

@@ -19,15 +19,35 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn by_lz4() {
-    mirrored("mirrored::by_lz4", "underpass_mirrored_lz4", "lz4");
+    mirrored(
+        "mirrored::by_lz4",
+        "underpass_mirrored_lz4",
+        "lz4",
+        "inline",
+    );
 }
 
 #[test]
 fn by_snappy() {
-    mirrored("mirrored::by_snappy", "underpass_mirrored_snappy", "snappy");
+    mirrored(
+        "mirrored::by_snappy",
+        "underpass_mirrored_snappy",
+        "snappy",
+        "inline",
+    );
 }
 
-fn mirrored(test: &str, keyspace: &str, compression: &str) {
+#[test]
+fn from_copies() {
+    mirrored(
+        "mirrored::from_copies",
+        "underpass_mirrored_copies",
+        "lz4",
+        "tap",
+    );
+}
+
+fn mirrored(test: &str, keyspace: &str, compression: &str, path: &str) {
     let Some(cassandra) = Cassandra::provided(test) else {
         return;
     };
@@ -36,7 +56,7 @@ fn mirrored(test: &str, keyspace: &str, compression: &str) {
     fs::write(&password, &cassandra.password).unwrap();
     let cgroup = Cgroup::new().unwrap();
     let more = format!(
-        "pipeline = [{{ transform = \"mirror\", to = \"{}\", what = [\"reads\", \"writes\"], compare = true, timeout = \
+        "path = {path:?}\npipeline = [{{ transform = \"mirror\", to = \"{}\", what = [\"reads\", \"writes\"], compare = true, timeout = \
          \"10s\", username = {:?}, password_file = {password:?}, compression = {compression:?} }}]",
         cassandra.addr, cassandra.user
     );
@@ -78,5 +98,12 @@ fn mirrored(test: &str, keyspace: &str, compression: &str) {
         }
         run(&session, &format!("DROP KEYSPACE {keyspace}")).await;
     });
-    seen::all_enriched(&agent);
+    match path {
+        "tap" => {
+            let taken_in =
+                format!("underpass_connections_total{{outcome=\"intercepted\",rule=\"{RULE}\"}}");
+            assert_eq!(agent.metric(&taken_in).unwrap_or(0.0), 0.0);
+        }
+        _ => seen::all_enriched(&agent),
+    }
 }

@@ -31,3 +31,8 @@ fn v4_directly() {
 fn v4_through_a_pipeline() {
     NODE.through_a_pipeline("node::v4_through_a_pipeline", 4, "none");
 }
+
+#[test]
+fn v4_found_running() {
+    NODE.adopted("node::v4_found_running", 4);
+}

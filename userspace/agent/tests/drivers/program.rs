@@ -7,6 +7,7 @@ use sandbox::Cgroup;
 use sandbox::skip;
 
 use super::{
+    adopted,
     cassandra::{Cassandra, PIPELINE},
     seen::{self, Kinds, kinds},
     suite::{self, Details},
@@ -64,6 +65,26 @@ impl Program {
         let once = ["already_exists", "invalid", "syntax_error", "unprepared"];
         let once = once.map(|code| (code.to_owned(), 1.0));
         assert_eq!(errors, once.into());
+    }
+
+    /// Runs the suite, which connects before there is an agent. The agent that starts when it has prepared and executed
+    /// statements finds its connections, and reads them from there on; the results are the same.
+    pub fn adopted(&self, test: &str, version: u8) {
+        let Some((program, cassandra)) = self.provided(test) else {
+            return;
+        };
+        let keyspace = format!("underpass_{}_adopted_v{version}", self.name);
+        let (version, schema) = (version.to_string(), suite::folder().join("schema.cql"));
+        let args = ["--protocol", &version, "--compression", "none"];
+        let schema = schema.to_str().unwrap();
+        let args = [&args[..], &["--keyspace", &keyspace, "--schema", schema]].concat();
+        let details = adopted::suite(&cassandra, &[program.as_ref()], &args);
+        let cases = |details: &Details| details.keys().cloned().collect::<Vec<_>>();
+        let mut wanted = expected();
+        for case in ["keyspace", "drop", "connection"] {
+            wanted.insert(case.into(), details[case].clone());
+        }
+        assert_eq!(details, wanted, "{:?}", cases(&details));
     }
 
     fn provided(&self, test: &str) -> Option<(String, Cassandra)> {

@@ -4,6 +4,7 @@ use sandbox::Cgroup;
 use sandbox::skip;
 
 use super::{
+    adopted,
     cassandra::{Cassandra, PIPELINE, RULE},
     protect::{Keys, fail},
     seen::{self, Kinds, kinds},
@@ -116,6 +117,27 @@ fn driver_v5_in_lz4_through_encrypted_columns() {
 #[test]
 fn driver_v5_through_encrypted_columns() {
     encrypted("python::driver_v5_through_encrypted_columns", 5, "none");
+}
+
+#[test]
+fn driver_v5_found_running() {
+    let test = "python::driver_v5_found_running";
+    let Some(suite) = Suite::provided(test) else {
+        return;
+    };
+    let keyspace = "underpass_python_v5_adopted";
+    let args = [
+        "--keyspace",
+        keyspace,
+        "--protocol",
+        "5",
+        "--compression",
+        "none",
+    ];
+    let file = suite::folder().join("python_suite.py");
+    let words = [suite.python.as_ref(), file.as_os_str()];
+    let details = adopted::suite(&suite.cassandra, &words, &args);
+    assert!(details.contains_key("large_value"), "{details:?}");
 }
 
 #[test]

@@ -3,10 +3,15 @@
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
+    io::{BufRead, BufReader, Lines},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, ChildStdout, Command, Stdio},
 };
 
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
 use sandbox::{Cgroup, run_in};
 use serde_json::Value;
 
@@ -23,13 +28,8 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../sandbox/drivers")
 }
 
-/// Runs `words` as an application, of `cgroup` if there is one; all of its cases have to pass.
-pub fn run(
-    cassandra: &Cassandra,
-    cgroup: Option<&Cgroup>,
-    words: &[&OsStr],
-    args: &[&str],
-) -> Details {
+/// The command of a suite: `words`, with where the node is and who logs in.
+fn command(cassandra: &Cassandra, words: &[&OsStr], args: &[&str]) -> Command {
     let Cassandra {
         addr,
         user,
@@ -43,6 +43,25 @@ pub fn run(
         .args(["--port", &addr.port().to_string()])
         .args(["--user", user, "--password", password])
         .args(args);
+    command
+}
+
+/// A case's name and report. It has to have passed.
+fn case(line: &str) -> (String, Value) {
+    let case: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(case["ok"], true, "{line}");
+    let name = case["case"].as_str().unwrap().to_owned();
+    (name, case["detail"].clone())
+}
+
+/// Runs `words` as an application, of `cgroup` if there is one; all of its cases have to pass.
+pub fn run(
+    cassandra: &Cassandra,
+    cgroup: Option<&Cgroup>,
+    words: &[&OsStr],
+    args: &[&str],
+) -> Details {
+    let mut command = command(cassandra, words, args);
     let output = run_in(None, cgroup, || command.output()).unwrap().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let complaints = String::from_utf8_lossy(&output.stderr);
@@ -51,11 +70,69 @@ pub fn run(
         "{}\n{said}\n{complaints}",
         output.status
     );
-    let details = said.lines().map(|line| {
-        let case: Value = serde_json::from_str(line).unwrap();
-        assert_eq!(case["ok"], true, "{line}");
-        let name = case["case"].as_str().unwrap().to_owned();
-        (name, case["detail"].clone())
-    });
-    details.collect()
+    said.lines().map(case).collect()
+}
+
+/// An application that is stopped behind one of its cases.
+pub struct Stopped {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    details: Details,
+}
+
+/// Runs `words` as an application of the cgroup until it has reported this case, and stops it there. Its
+/// connections stay.
+pub fn stopped_behind(
+    last: &str,
+    cassandra: &Cassandra,
+    cgroup: &Cgroup,
+    words: &[&OsStr],
+    args: &[&str],
+) -> Stopped {
+    let mut command = command(cassandra, words, args);
+    command.stdout(Stdio::piped());
+    let mut child = run_in(None, Some(cgroup), || command.spawn())
+        .unwrap()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut details = Details::new();
+    while !details.contains_key(last) {
+        let line = lines
+            .next()
+            .unwrap_or_else(|| panic!("no {last}: {details:?}"));
+        details.extend([case(&line.unwrap())]);
+    }
+    signal_all(&child, Signal::SIGSTOP);
+    Stopped {
+        child,
+        lines,
+        details,
+    }
+}
+
+impl Stopped {
+    /// Has the application go on to its end; all other cases have to pass, too.
+    pub fn goes_on(mut self) -> Details {
+        signal_all(&self.child, Signal::SIGCONT);
+        self.details
+            .extend(self.lines.by_ref().map(|line| case(&line.unwrap())));
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {:?}", self.details);
+        std::mem::take(&mut self.details)
+    }
+}
+
+/// A test that fails leaves no process.
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            signal_all(&self.child, Signal::SIGKILL);
+        }
+    }
+}
+
+/// To the whole group of `timeout`, which makes one.
+fn signal_all(child: &Child, signal: Signal) {
+    let group = Pid::from_raw(child.id().cast_signed());
+    killpg(group, signal).unwrap();
 }
