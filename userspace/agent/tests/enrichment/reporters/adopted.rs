@@ -179,7 +179,7 @@ fn the_next_agent_goes_on_with_what_the_dead_one_has_read() {
 /// Deaths of the agent, unless UNDERPASS_DEATHS says otherwise: `cargo xtask soak` has a hundred.
 const DEATHS: usize = 2;
 
-/// The longest that a request may take. The processors are busy with agents that start.
+/// The longest that a request may take beyond what one takes without the tap. The processors are busy with agents that start.
 const PATIENT: Duration = Duration::from_secs(1);
 
 /// The 99th percentile with the tap, in those without it at the same time: what chance does on busy processors, and no more.
@@ -196,7 +196,7 @@ impl Drop for Stops<'_> {
 
 #[test]
 fn no_application_notices_how_often_the_agent_dies() {
-    const CONNECTIONS: usize = 4;
+    const CONNECTIONS: usize = 2;
     let deaths = std::env::var("UNDERPASS_DEATHS");
     let deaths = deaths.map_or(DEATHS, |deaths| deaths.parse().unwrap());
     let host = Mortal::new();
@@ -246,12 +246,12 @@ fn no_application_notices_how_often_the_agent_dies() {
     assert!(counted(&agent) > 1_000);
     let p99 = |took: &[Duration]| took[took.len() * 99 / 100];
     let (p99, unseen_p99) = (p99(&read), p99(&unseen));
-    let slowest = read.last().unwrap();
+    let [slowest, unseen_slowest] = [&read, &unseen].map(|took| *took.last().unwrap());
     let requests = read.len();
     eprintln!(
-        "{deaths} deaths, {requests} requests: p99 {p99:?}, the slowest {slowest:?}; without the tap {unseen_p99:?}"
+        "{deaths} deaths, {requests} requests: p99 {p99:?}, the slowest {slowest:?}; without the tap {unseen_p99:?} and {unseen_slowest:?}"
     );
-    assert!(*slowest < PATIENT, "{slowest:?}");
+    assert!(slowest < PATIENT + unseen_slowest, "{slowest:?}");
     let most = unseen_p99.mul_f64(P99_AT_MOST);
     assert!(p99 <= most, "{p99:?}, without the tap {unseen_p99:?}");
 }
