@@ -228,9 +228,12 @@ enum up_turn {
 	UP_TURN_AGENT_AWAY = 7,
 	/* An end is another protocol's: kTLS, MPTCP. */
 	UP_TURN_UPPER_LAYER = 8,
-	/* A reader did not go on while bytes waited in TCP: the flow is on its way out of the map. */
+	/* A reader did not go on while bytes waited in TCP, or the agent has said so: the flow is on its way out
+	 * of the map. */
 	UP_TURN_LEFT = 9,
-	UP_TURNS = 10,
+	/* The agent sends to an application whose socket blocks by now. */
+	UP_TURN_READER_BLOCKS = 10,
+	UP_TURNS = 11,
 };
 
 struct up_endpoint {
@@ -812,10 +815,12 @@ struct up_reader {
 	/* Bytes waited in TCP then. */
 	__u8 waits;
 	/* It leaves the sockmap, or has left: at two looks it was at the same place while bytes waited in TCP,
-	 * which FIONREAD may not show it. */
+	 * which FIONREAD may not show it. Or the agent has asked (UP_LEAVES_ASKED), and no look has seen that yet. */
 	__u8 leaves;
 	__u8 pad[2];
 };
+
+#define UP_LEAVES_ASKED 2
 
 /* A socket that is to leave its sockmap, as the agent is told: by its key there, and whether now. */
 struct up_stalled {
@@ -827,6 +832,56 @@ struct up_stalled {
 struct up_spliced {
 	__u64 id;
 	struct up_reader reader;
+};
+
+/* What an end is in the connection between an application and the agent. */
+enum up_leg {
+	/* Nothing: its connection is one between a client and a database. */
+	UP_LEG_NONE = 0,
+	/* The application's. */
+	UP_LEG_APP = 1,
+	/* The agent's own. */
+	UP_LEG_OWN = 2,
+};
+
+enum up_leg_ask {
+	UP_LEG_ENTER = 0,
+	/* Both ends leave. */
+	UP_LEG_LEAVE = 1,
+	/* The agent has closed its socket. */
+	UP_LEG_END = 2,
+};
+
+/* The agent's question to leg_look: to enter the two sockets of a leg, or to have them leave. By addresses, and
+ * by cookies: where one is gone, another may be found. */
+struct up_leg_question {
+	__u64 app_cookie;
+	__u64 own_cookie;
+	struct up_endpoint app;
+	struct up_endpoint own;
+	/* enum up_leg_ask */
+	__u32 ask;
+	__u32 pad;
+};
+
+enum up_leg_refusal {
+	UP_LEG_IN = 0,
+	UP_LEG_GONE = 1,
+	/* The application's socket is not O_NONBLOCK. */
+	UP_LEG_BLOCKS = 2,
+	/* A sockmap has one of them already, or it speaks TLS in the kernel. */
+	UP_LEG_TAKEN = 3,
+	UP_LEG_FULL = 4,
+	/* The leg has ended, and its application has something to read yet. */
+	UP_LEG_LINGERS = 5,
+};
+
+/* The answer, in the question's place. */
+struct up_leg_answer {
+	/* enum up_leg_refusal */
+	__u32 refusal;
+	/* The errno of the map that did not take a socket. */
+	__u32 error;
 };
 
 /* The agent's question to splice_look: to enrol a flow, or how it stands. */
@@ -944,7 +999,9 @@ struct up_shortcut_end {
 	__u8 spilled;
 	/* The database's end, which is counted for its flow. */
 	__u8 is_server;
-	__u8 pad[5];
+	/* enum up_leg */
+	__u8 leg;
+	__u8 pad[4];
 	/* Of this end's own application. */
 	struct up_reader reader;
 	/* The rest is of the client's end: who dialled, under which rule, when, from where. */
@@ -1033,6 +1090,8 @@ _Static_assert(sizeof(struct up_splice_slot) == 104, "up_splice_slot");
 _Static_assert(sizeof(struct up_splice) == 160, "up_splice");
 _Static_assert(sizeof(struct up_splice_question) == 112, "up_splice_question");
 _Static_assert(sizeof(struct up_splice_answer) == 36, "up_splice_answer");
+_Static_assert(sizeof(struct up_leg_question) == 64, "up_leg_question");
+_Static_assert(sizeof(struct up_leg_answer) == 8, "up_leg_answer");
 _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");
 _Static_assert(sizeof(struct up_shortcut_key) == 48, "up_shortcut_key");
 _Static_assert(sizeof(struct up_shortcut_first) == 24, "up_shortcut_first");

@@ -446,6 +446,42 @@ pub const SPLICE_BUSY: u32 = 10;
 /// `UP_SPLICE_NO_ENGINE` of `enum up_splice_refusal` in abi.h.
 pub const SPLICE_NO_ENGINE: u32 = 11;
 
+/// `UP_LEG_NONE` of `enum up_leg` in abi.h.
+pub const LEG_NONE: u32 = 0;
+
+/// `UP_LEG_APP` of `enum up_leg` in abi.h.
+pub const LEG_APP: u32 = 1;
+
+/// `UP_LEG_OWN` of `enum up_leg` in abi.h.
+pub const LEG_OWN: u32 = 2;
+
+/// `UP_LEG_ENTER` of `enum up_leg_ask` in abi.h.
+pub const LEG_ENTER: u32 = 0;
+
+/// `UP_LEG_LEAVE` of `enum up_leg_ask` in abi.h.
+pub const LEG_LEAVE: u32 = 1;
+
+/// `UP_LEG_END` of `enum up_leg_ask` in abi.h.
+pub const LEG_END: u32 = 2;
+
+/// `UP_LEG_IN` of `enum up_leg_refusal` in abi.h.
+pub const LEG_IN: u32 = 0;
+
+/// `UP_LEG_GONE` of `enum up_leg_refusal` in abi.h.
+pub const LEG_GONE: u32 = 1;
+
+/// `UP_LEG_BLOCKS` of `enum up_leg_refusal` in abi.h.
+pub const LEG_BLOCKS: u32 = 2;
+
+/// `UP_LEG_TAKEN` of `enum up_leg_refusal` in abi.h.
+pub const LEG_TAKEN: u32 = 3;
+
+/// `UP_LEG_FULL` of `enum up_leg_refusal` in abi.h.
+pub const LEG_FULL: u32 = 4;
+
+/// `UP_LEG_LINGERS` of `enum up_leg_refusal` in abi.h.
+pub const LEG_LINGERS: u32 = 5;
+
 /// `UP_FRAME_UNKNOWN` of `enum up_frame_framing` in abi.h.
 pub const FRAME_UNKNOWN: u32 = 0;
 
@@ -485,8 +521,11 @@ pub const TURN_UPPER_LAYER: u32 = 8;
 /// `UP_TURN_LEFT` of `enum up_turn` in abi.h.
 pub const TURN_LEFT: u32 = 9;
 
+/// `UP_TURN_READER_BLOCKS` of `enum up_turn` in abi.h.
+pub const TURN_READER_BLOCKS: u32 = 10;
+
 /// `UP_TURNS` of `enum up_turn` in abi.h.
-pub const TURNS: u32 = 10;
+pub const TURNS: u32 = 11;
 
 /// `UP_EDGE_VERSION` of `enum up_edge_limit` in abi.h.
 pub const EDGE_VERSION: u32 = 2;
@@ -1923,6 +1962,50 @@ const _: () = {
     assert!(offset_of!(Decisions, by_outcome) == 0);
 };
 
+/// `struct up_leg_question` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LegQuestion {
+    /// In C: `__u64`.
+    pub app_cookie: u64,
+    /// In C: `__u64`.
+    pub own_cookie: u64,
+    /// In C: `struct up_endpoint`.
+    pub app: Endpoint,
+    /// In C: `struct up_endpoint`.
+    pub own: Endpoint,
+    /// In C: `__u32`.
+    pub ask: u32,
+    /// In C: `__u32`.
+    pub pad: u32,
+}
+
+const _: () = {
+    assert!(size_of::<LegQuestion>() == 64);
+    assert!(offset_of!(LegQuestion, app_cookie) == 0);
+    assert!(offset_of!(LegQuestion, own_cookie) == 8);
+    assert!(offset_of!(LegQuestion, app) == 16);
+    assert!(offset_of!(LegQuestion, own) == 36);
+    assert!(offset_of!(LegQuestion, ask) == 56);
+    assert!(offset_of!(LegQuestion, pad) == 60);
+};
+
+/// `struct up_leg_answer` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LegAnswer {
+    /// In C: `__u32`.
+    pub refusal: u32,
+    /// In C: `__u32`.
+    pub error: u32,
+}
+
+const _: () = {
+    assert!(size_of::<LegAnswer>() == 8);
+    assert!(offset_of!(LegAnswer, refusal) == 0);
+    assert!(offset_of!(LegAnswer, error) == 4);
+};
+
 /// `struct up_shortcut_limits` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -2006,8 +2089,10 @@ pub struct ShortcutEnd {
     pub spilled: u8,
     /// In C: `__u8`.
     pub is_server: u8,
-    /// In C: `__u8[5]`.
-    pub pad: [u8; 5],
+    /// In C: `__u8`.
+    pub leg: u8,
+    /// In C: `__u8[4]`.
+    pub pad: [u8; 4],
     /// In C: `struct up_reader`.
     pub reader: Reader,
     /// In C: `struct up_connect`.
@@ -2030,7 +2115,8 @@ const _: () = {
     assert!(offset_of!(ShortcutEnd, on_tcp) == 96);
     assert!(offset_of!(ShortcutEnd, spilled) == 97);
     assert!(offset_of!(ShortcutEnd, is_server) == 98);
-    assert!(offset_of!(ShortcutEnd, pad) == 99);
+    assert!(offset_of!(ShortcutEnd, leg) == 99);
+    assert!(offset_of!(ShortcutEnd, pad) == 100);
     assert!(offset_of!(ShortcutEnd, reader) == 104);
     assert!(offset_of!(ShortcutEnd, connect) == 112);
     assert!(offset_of!(ShortcutEnd, opened_ns) == 224);
@@ -3051,6 +3137,26 @@ pub const LAYOUT: &[StructLayout] = &[
         &[("by_outcome", offset_of!(Decisions, by_outcome))],
     ),
     (
+        "up_leg_question",
+        size_of::<LegQuestion>(),
+        &[
+            ("app_cookie", offset_of!(LegQuestion, app_cookie)),
+            ("own_cookie", offset_of!(LegQuestion, own_cookie)),
+            ("app", offset_of!(LegQuestion, app)),
+            ("own", offset_of!(LegQuestion, own)),
+            ("ask", offset_of!(LegQuestion, ask)),
+            ("pad", offset_of!(LegQuestion, pad)),
+        ],
+    ),
+    (
+        "up_leg_answer",
+        size_of::<LegAnswer>(),
+        &[
+            ("refusal", offset_of!(LegAnswer, refusal)),
+            ("error", offset_of!(LegAnswer, error)),
+        ],
+    ),
+    (
         "up_shortcut_limits",
         size_of::<ShortcutLimits>(),
         &[
@@ -3091,6 +3197,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("on_tcp", offset_of!(ShortcutEnd, on_tcp)),
             ("spilled", offset_of!(ShortcutEnd, spilled)),
             ("is_server", offset_of!(ShortcutEnd, is_server)),
+            ("leg", offset_of!(ShortcutEnd, leg)),
             ("pad", offset_of!(ShortcutEnd, pad)),
             ("reader", offset_of!(ShortcutEnd, reader)),
             ("connect", offset_of!(ShortcutEnd, connect)),

@@ -204,6 +204,18 @@ struct bpf_iter__tcp {
 
 #pragma clang attribute pop
 
+/* asm-generic/fcntl.h */
+#define O_NONBLOCK 04000
+
+/* In a sockmap a recv(2) that blocks returns EAGAIN when it is woken for anything else than bytes,
+ * such as room to send. No application expects that, unless its socket does not block anyway. */
+static __always_inline int blocks(const struct tcp_sock *client)
+{
+	const struct sock *sk = &client->inet_conn.icsk_inet.sk;
+
+	return !(BPF_CORE_READ(sk, sk_socket, file, f_flags) & O_NONBLOCK);
+}
+
 /* As an iterator shows a socket. */
 static __always_inline void local_end_of(struct up_endpoint *e, const struct sock_common *sk)
 {

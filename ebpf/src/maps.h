@@ -353,14 +353,14 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
 	__type(value, struct up_shortcut_end);
-} shortcut_ends SEC(".maps"); /* shortcut's sock_ops, sk_msg; dies when the socket closes */
+} shortcut_ends SEC(".maps"); /* shortcut's sock_ops, leg_look, sk_msg; dies when the socket closes */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKHASH);
 	__uint(max_entries, UP_MAX_SHORTCUT_ENDS);
 	__type(key, __u64);
 	__type(value, __u32);
-} shortcut_socks SEC(".maps"); /* shortcut's sock_ops → sk_msg; an entry dies with its socket.
+} shortcut_socks SEC(".maps"); /* shortcut's sock_ops, leg_look → sk_msg; an entry dies with its socket.
 				* Carries the sk_msg program and no other */
 
 struct {

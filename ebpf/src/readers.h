@@ -14,6 +14,8 @@
  * psock is empty and nobody holds it: whoever redirects holds its target from before the program's decision
  * can be acted on until the bytes are in the psock.
  *
+ * Both ends of a short leg leave likewise when the agent asks (legs.h), which a look has to see first.
+ *
  * A client's end on the shortcut whose other end does not come leaves likewise, and every end once nobody keeps the
  * shortcut open: the agent is dead, or has ended. Spliced applications whose flow ends
  * leave before they hear of it: when a connection is over, no iterator finds its socket any more.
@@ -86,6 +88,11 @@ static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie, _
 
 	if (!end)
 		return 0;
+	/* Runs that have not seen it yet come to their ends before the next look. */
+	if (end->reader.leaves == UP_LEAVES_ASKED) {
+		end->reader.leaves = 1;
+		return 1;
+	}
 	if (end->reader.leaves) {
 		*now = is_empty && !is_held(tp);
 		return 1;
@@ -94,7 +101,8 @@ static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie, _
 		end->reader.leaves = 1;
 		return 1;
 	}
-	if (!is_empty) {
+	/* The agent reads when its other side takes it, and asks nobody. */
+	if (!is_empty || end->leg == UP_LEG_OWN) {
 		end->reader.waits = 0;
 		return 0;
 	}

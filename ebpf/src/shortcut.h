@@ -22,6 +22,8 @@
  * edge-triggered reader who takes a short read for the end: it is nudged once the queue is empty.
  * Bulk goes to TCP at a message before which the queue is empty, so that spills are rare.
  *
+ * The legs of flows that the agent reads are ends, too (legs.h).
+ *
  * Reads shortcut_limits; reads and writes shortcut_wishes, shortcut_firsts, shortcut_ends,
  * shortcut_socks; writes shortcut_turns, shortcut_counts, spills, nudges, causes. When the agent
  * is dead nobody is enrolled, and flows return to TCP at a message before which the queue is empty.
@@ -270,7 +272,7 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
 	struct tcp_sock *reader;
 	__u64 peer = end->peer;
 	void *upper_layer;
-	__u32 copied_seq, is_waiting = 0;
+	__u32 copied_seq, is_waiting = 0, is_blocking = 0;
 	__u16 readers_port = 0;
 
 	if (!peer || !limits)
@@ -285,6 +287,8 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
 			BPF_CORE_READ(reader, inet_conn.icsk_inet.sk.__sk_common.skc_num);
 	if (end->on_tcp && copied_seq == tp->write_seq)
 		is_waiting = reader_waits(reader);
+	if (end->leg == UP_LEG_OWN)
+		is_blocking = blocks(reader);
 	/* Last. A cookie is never given twice: while it is there, everything above was read from
 	 * that very socket, or, since its memory may have been freed, from what is left of it; then
 	 * the redirect does not find it any more. */
@@ -301,6 +305,8 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
 		return UP_TURN_UPPER_LAYER;
 	if (passes_for_upper_layer(readers_port))
 		return UP_TURN_UPPER_LAYER;
+	if (is_blocking)
+		return UP_TURN_READER_BLOCKS;
 	if (copied_seq != tp->write_seq)
 		return UP_TURN_BEHIND;
 	if (is_waiting)

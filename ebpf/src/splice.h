@@ -45,8 +45,7 @@
 #include "kernel.h"
 #include "frame_position.h"
 
-/* asm-generic/fcntl.h, errno-base.h, errno.h */
-#define O_NONBLOCK 04000
+/* errno-base.h, errno.h */
 #define E2BIG 7
 #define ENOMEM 12
 #define EOPNOTSUPP 95
@@ -388,15 +387,6 @@ static __always_inline __u32 sockmap_refusal(struct up_splice_answer *a, long er
 	if (error == -E2BIG || error == -ENOMEM)
 		return UP_SPLICE_FULL;
 	return error == -EOPNOTSUPP ? gone : taken;
-}
-
-/* In a sockmap a recv(2) that blocks returns EAGAIN when it is woken for anything else than bytes,
- * such as room to send. No application expects that, unless its socket does not block anyway. */
-static __always_inline int blocks(const struct tcp_sock *client)
-{
-	const struct sock *sk = &client->inet_conn.icsk_inet.sk;
-
-	return !(BPF_CORE_READ(sk, sk_socket, file, f_flags) & O_NONBLOCK);
 }
 
 static __always_inline __u32 enrol_near_app(struct __sk_buff *skb, struct up_splice_answer *a,

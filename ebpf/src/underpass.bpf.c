@@ -26,6 +26,7 @@
  * iter/tcp                    when the agent looks after a spill        shortcut.h nudge_readers
  * iter/sockmap                when the agent looks for stalled readers  readers.h find_stalled
  * iter/tcp                    when a socket has left a sockmap          readers.h nudge_left
+ * classifier (run by agent)   when the agent shortens a leg             legs.h leg_look
  * iter/bpf_sk_storage_map     when the agent asks who is not enrolled   shortcut.h tell_refusals
  *
  * What these share: abi.h (both sides see it), maps.h, kernel.h (the kernel's types), common.h
@@ -44,6 +45,7 @@
 #include "adopt.h"
 #include "splice.h"
 #include "shortcut.h"
+#include "legs.h"
 #include "readers.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

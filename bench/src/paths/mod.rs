@@ -3,6 +3,7 @@
 
 mod bypass;
 mod enrich;
+mod enrich_short;
 mod fold;
 mod forward;
 mod observe;
@@ -26,7 +27,7 @@ use crate::gateway::nftables;
 pub const DIRECT: &str = "direct";
 
 /// All of them, in the order of tables.
-pub const OURS: [&Ours; 12] = [
+pub const OURS: [&Ours; 14] = [
     &bypass::BYPASS,
     &remembered::REMEMBERED,
     &observe::OBSERVE,
@@ -36,6 +37,8 @@ pub const OURS: [&Ours; 12] = [
     &splice::SPLICE_EGRESS,
     &relay::RELAY,
     &enrich::ENRICH,
+    &enrich_short::ENRICH_SHORT,
+    &enrich_short::ENRICH_SHORT_BOTH,
     &stats::STATS,
     &fold::FOLD,
     &FORWARD,

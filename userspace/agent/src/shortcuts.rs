@@ -163,6 +163,7 @@ pub struct ShortcutCounters {
 
 struct Described {
     flows: IntGauge,
+    legs: IntGauge,
     messages: IntCounterVec,
     bytes: IntCounterVec,
     nudges: IntCounter,
@@ -174,6 +175,10 @@ impl Described {
             flows: IntGauge::new(
                 "underpass_shortcut_flows",
                 "Flows of which both ends are on the shortcut.",
+            )?,
+            legs: IntGauge::new(
+                "underpass_short_legs",
+                "Connections between an application and the agent that skip TCP.",
             )?,
             messages: IntCounterVec::new(
                 Opts::new(
@@ -200,6 +205,7 @@ impl Described {
     fn of(counts: &ShortcutCounts) -> prometheus::Result<Self> {
         let read = Self::empty()?;
         read.flows.set(counts.flows.cast_signed());
+        read.legs.set(counts.legs.cast_signed());
         for (turn, messages, bytes) in &counts.by_turn {
             let way = [turn.as_str()];
             read.messages.with_label_values(&way).inc_by(*messages);
@@ -209,8 +215,14 @@ impl Described {
         Ok(read)
     }
 
-    fn collectors(&self) -> [&dyn Collector; 4] {
-        [&self.flows, &self.messages, &self.bytes, &self.nudges]
+    fn collectors(&self) -> [&dyn Collector; 5] {
+        [
+            &self.flows,
+            &self.legs,
+            &self.messages,
+            &self.bytes,
+            &self.nudges,
+        ]
     }
 
     fn families(&self) -> Vec<MetricFamily> {

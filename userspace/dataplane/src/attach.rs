@@ -30,6 +30,7 @@ use crate::{
     holds::{Holds, Names},
     hooks, host,
     incoming::{self, Incoming, IncomingListener, IncomingOptions},
+    legs::Legs,
     listeners::{Listeners, Mark},
     maps::MapsError,
     meter_hooks::MeterHooks,
@@ -376,6 +377,11 @@ impl Dataplane {
     /// again.
     pub fn look_after_readers(&mut self) -> Result<Duration, AttachError> {
         self.shortcut.look_after_readers()
+    }
+
+    /// The way to shorten the legs of flows that the agent reads.
+    pub fn legs(&self) -> Legs {
+        self.shortcut.legs().clone()
     }
 
     /// Descriptors with which another process can look over the shortcut's sockets

@@ -138,8 +138,10 @@ labelled!(
         AgentAway = TURN_AGENT_AWAY => "agent_away",
         /// An end is another protocol's, above TCP: kTLS, MPTCP.
         UpperLayer = TURN_UPPER_LAYER => "upper_layer",
-        /// TCP: a reader did not read on, and the flow is leaving the shortcut.
+        /// TCP: a reader did not read on, or the agent has taken a leg back, and it is leaving the shortcut.
         Left = TURN_LEFT => "left",
+        /// TCP: the agent sends to an application whose socket blocks by now.
+        ReaderBlocks = TURN_READER_BLOCKS => "reader_blocks",
     }
 );
 

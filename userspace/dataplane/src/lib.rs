@@ -22,7 +22,8 @@
 //!   is on this host, `carrier.rs` holds the maps and the program by which a flow is handed over and taken
 //!   back, `position.rs` says where in a frame it is, `adopt.rs` goes on with it in another process.
 //!   `hangup_watch.rs` watches a socket for its end only.
-//! - `shortcut/`: flows whose two ends are both on this host, past TCP.
+//! - `shortcut/`: flows whose two ends are both on this host, past TCP; `legs.rs`: connections between an
+//!   application on this host and the agent likewise.
 //! - `meter_hooks.rs`, `meters.rs`, `untouched.rs`, `counters.rs`: flows that are left alone, and counts.
 //! - `left_out.rs`: tapped flows that are not copied while there is no time for all.
 //! - `tap.rs`: copies of the packets of flows that are only read. `tap_outcomes.rs`: which rule such a flow meets whose
@@ -74,6 +75,7 @@ mod hooks;
 pub mod host;
 mod incoming;
 mod left_out;
+mod legs;
 mod listeners;
 mod load;
 mod maps;
@@ -119,6 +121,7 @@ pub use incoming::{
     Arrived, ClientAddress, IncomingDialled, IncomingError, IncomingListener, IncomingOptions,
     MAX_INCOMING, NotKept, remove_routes_left,
 };
+pub use legs::{Leg, LegApplication, LegSide, LegState, Legs, LongLeg};
 pub use listeners::{Accepted, Listeners};
 pub use meters::{Latencies, OPCODES, Side, Traffic};
 pub use netns_agents::{

@@ -155,6 +155,24 @@ pub(crate) fn answer_from_bytes(bytes: &[u8]) -> Option<abi::SpliceAnswer> {
     Some(unsafe { bytes.as_ptr().cast::<abi::SpliceAnswer>().read_unaligned() })
 }
 
+/// The bytes of a question, as `leg_look` reads them.
+pub(crate) fn leg_question_to_bytes(
+    question: &abi::LegQuestion,
+) -> [u8; size_of::<abi::LegQuestion>()] {
+    // SAFETY: repr(C) integers and arrays of them without padding, of this very size.
+    unsafe { std::mem::transmute_copy(question) }
+}
+
+/// Reads the answer of `leg_look`; None when there are too few bytes.
+pub(crate) fn leg_answer_from_bytes(bytes: &[u8]) -> Option<abi::LegAnswer> {
+    if bytes.len() < size_of::<abi::LegAnswer>() {
+        return None;
+    }
+    // SAFETY: long enough (checked), any bit pattern is an answer, and the read does not ask
+    // for alignment.
+    Some(unsafe { bytes.as_ptr().cast::<abi::LegAnswer>().read_unaligned() })
+}
+
 /// Reads one record of the ring of requests to serve namespaces; None when it is shorter than one.
 pub(crate) fn unserved_from_bytes(bytes: &[u8]) -> Option<abi::Unserved> {
     if bytes.len() < size_of::<abi::Unserved>() {

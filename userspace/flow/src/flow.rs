@@ -13,13 +13,15 @@ use std::{
 };
 
 use cql::Undecodable;
-use dataplane::{Application, Arrived, ClientAddr, Held, Near, Netns, Opener, OrigDst, Process};
+use dataplane::{
+    Application, Arrived, ClientAddr, Held, LegSide, Near, Netns, Opener, OrigDst, Process,
+};
 use parking_lot::Mutex;
 use policy::{Action, Fact, Match, RuleName, Session, SessionKey, Shortcut};
 use serde::Serialize;
 use tls::{Seen, SeenBy, Side, Towards};
 
-use super::standing::Standing;
+use super::standing::{LegNow, Standing};
 use crate::{About, Holds, Known, Selector, commands::CommandSlot};
 
 /// A flow's number within this agent's life.
@@ -375,6 +377,15 @@ impl Flow {
     /// Notes that the flow is relayed and not spliced, for this reason.
     pub fn set_relayed(&self, reason: impl Into<Cow<'static, str>>) {
         self.standing().relayed = Some(reason.into());
+    }
+
+    /// Notes the state of a leg that was to skip TCP.
+    pub fn set_leg(&self, side: LegSide, now: LegNow) {
+        let [client, database] = &mut self.standing().legs;
+        *match side {
+            LegSide::Client => client,
+            LegSide::Database => database,
+        } = Some(now);
     }
 
     /// Notes that TLS is spoken between this side and the agent.

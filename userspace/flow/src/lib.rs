@@ -25,4 +25,5 @@ pub use close_reason::CloseReason;
 pub use flow::{Decided, Flow, FlowId, Newcomer, Past, Path, UNDECIDED};
 pub use flows::Flows;
 pub use selector::{Holds, Known, Selector};
+pub use standing::LegNow;
 pub use view::{FlowView, SessionView};

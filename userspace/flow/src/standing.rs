@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use dataplane::Near;
+use dataplane::{LegState, Near};
 use policy::{Action, RuleName, Session, SessionKey, Shortcut};
 use tls::Seen;
 
@@ -34,6 +34,8 @@ pub(super) struct Standing {
     pub(super) pipeline: Option<Arc<About>>,
     /// The reason why the flow shares no connection, though its pipeline has it do so.
     pub(super) alone: Option<&'static str>,
+    /// The state of the legs that were to skip TCP: the client's and the database's.
+    pub(super) legs: [Option<LegNow>; 2],
     /// Whether the flow's rule has a sample, and the flow is not in it.
     pub(super) is_left: bool,
 }
@@ -53,6 +55,7 @@ impl Standing {
             tls: None,
             pipeline: None,
             alone: None,
+            legs: [None, None],
             is_left: false,
         }
     }
@@ -78,7 +81,8 @@ impl Standing {
                     .map(|why| format!("not decodable: {why}; "));
                 let relayed = self.relayed.as_deref().unwrap_or(UNDER_WAY);
                 let left = self.left();
-                format!("{left}{}{relayed}", undecodable.unwrap_or_default())
+                let legs = self.told_legs();
+                format!("{left}{}{relayed}{legs}", undecodable.unwrap_or_default())
             }
             (Path::Tap, Some(action)) => format!(
                 "decided by copies of its handshake: rule {} says {}",
@@ -106,9 +110,28 @@ impl Standing {
                     .map(|why| format!("; shares no connection: {why}"));
                 let alone = alone.unwrap_or_default();
                 let action = action.as_str();
-                format!("rule {} says {action}{through}{alone}{tls}", self.rule)
+                let legs = self.told_legs();
+                format!(
+                    "rule {} says {action}{through}{alone}{tls}{legs}",
+                    self.rule
+                )
             }
         }
+    }
+
+    /// Tells which legs skip TCP, and why others that were to do not.
+    fn told_legs(&self) -> String {
+        let told = |(side, leg): (&str, &Option<LegNow>)| {
+            leg.as_ref().map(|leg| match leg {
+                LegNow::Short(leg) if leg.has_stalled() => {
+                    format!("; {side}'s leg is long: {STALLED}")
+                }
+                LegNow::Short(_) => format!("; {side}'s leg skips TCP"),
+                LegNow::Long(why) => format!("; {side}'s leg is long: {why}"),
+            })
+        };
+        let legs = ["client", "database"].into_iter().zip(&self.legs);
+        legs.filter_map(told).collect()
     }
 
     fn left(&self) -> String {
@@ -125,6 +148,19 @@ fn through(pipeline: &About) -> String {
     let (because, inline) = (because.unwrap_or_default(), inline.unwrap_or_default());
     format!("{because}{inline}; through {}", pipeline.names)
 }
+
+/// The state of a connection between an application and the agent that was to skip TCP.
+#[derive(Clone, Debug)]
+pub enum LegNow {
+    /// The leg skips TCP, unless its reader has stalled since.
+    Short(LegState),
+    /// The leg does not skip TCP, for this reason.
+    Long(Cow<'static, str>),
+}
+
+/// The explanation for a leg that has left the sockmap.
+const STALLED: &str = "an application did not read on while bytes waited in TCP, of which FIONREAD does not tell it in a \
+                       sockmap";
 
 /// The explanation for a flow that could be spliced.
 const UNDER_WAY: &str = "bytes are under way in the agent";

@@ -141,9 +141,10 @@ impl Policy {
         self.rules.iter().any(Rule::is_tapped)
     }
 
-    /// Whether any flow may take the shortcut.
+    /// Whether any flow may take the shortcut, or a connection of its to the agent.
     pub fn shortcuts(&self) -> bool {
-        self.rules.iter().any(Rule::skips_tcp)
+        let mut rules = self.rules.iter();
+        rules.any(|rule| rule.skips_tcp() || rule.shortens_legs())
     }
 
     /// Whether any application's socket may enter a sockmap.

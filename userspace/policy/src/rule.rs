@@ -251,6 +251,12 @@ impl Rule {
         self.shortcut == Shortcut::Both && self.action == Action::Bypass
     }
 
+    /// Whether connections between an application and the agent of a flow that meets the rule may skip TCP.
+    pub fn shortens_legs(&self) -> bool {
+        let is_inline = self.action == Action::Enrich && self.taps.is_none();
+        is_inline && self.shortcut != Shortcut::Neither
+    }
+
     /// Whether the rule holds for some cgroups only.
     pub fn names_cgroups(&self) -> bool {
         !(self.cgroups.is_empty() && self.containers.is_empty())

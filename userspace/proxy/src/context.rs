@@ -3,7 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use cql::PreparedStatements;
-use dataplane::{Answers, IncomingListener, Listeners, NewNetnsListeners, Remembered, Splicer};
+use dataplane::{
+    Answers, IncomingListener, Legs, Listeners, NewNetnsListeners, Remembered, Splicer,
+};
 use flow::Flows;
 use policy::Policy;
 use steps::{
@@ -26,6 +28,8 @@ pub struct ProxyContext {
     pub remembered: Arc<Remembered>,
     /// The kernel's splice, once it has been tried out, or the reason why there is none.
     pub splices: OnceLock<Result<Splicer, String>>,
+    /// The kernel's way to shorten the legs of flows that the agent reads.
+    pub legs: Legs,
     /// The keeper's handle: it holds spliced flows, so that they outlive the agent. Set before
     /// `splices`.
     pub keeper: OnceLock<Keeper>,

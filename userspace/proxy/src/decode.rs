@@ -462,6 +462,11 @@ impl Decoder {
         matches!(self.reading, Reading::Decodes { .. })
     }
 
+    /// Whether the flow is decided and decoded.
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(self.reading, Reading::Decodes { stops: false, .. }) && self.gate.is_none()
+    }
+
     /// Whether the flow was denied, or its database has ended before the flow was decided.
     pub(super) fn is_ending(&self) -> bool {
         self.gate.as_ref().is_some_and(|gate| gate.is_ending())

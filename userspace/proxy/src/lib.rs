@@ -10,6 +10,7 @@
 //! - `direction_pump.rs`: one direction of a flow.
 //! - `splice.rs`: hands a flow to the kernel, and takes it back; `wait.rs`: waits while the kernel
 //!   has it; `drain.rs`: waits until the bytes that the kernel had have arrived.
+//! - `short_legs.rs`: has what a flow that is read exchanges with applications on this host skip TCP.
 //! - `resume.rs`: carries on flows that another process has begun; `adopt.rs`: takes them over.
 //! - `canary.rs`: tries the splice out before it is used.
 //! - `read.rs`: one read in one system call.
@@ -58,6 +59,7 @@ mod recorder;
 mod relay;
 mod resume;
 mod session;
+mod short_legs;
 mod splice;
 pub mod tap;
 mod terms;

@@ -129,6 +129,11 @@ impl Reader {
         matches!(self.state, State::Relaying(_))
     }
 
+    /// Whether the flow is decided, and its bytes are read for good, as far as is known.
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(&self.state, State::Decoding(decoder) if decoder.is_settled())
+    }
+
     /// Decides the next step of a direction.
     pub(super) fn turn(&mut self, direction: Direction) -> Turn {
         match self.running_decoder() {

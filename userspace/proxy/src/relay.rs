@@ -13,7 +13,7 @@ use std::{
 };
 
 use cql::NoPosition;
-use dataplane::{AgentMoved, FlowPosition, Near, Splice};
+use dataplane::{AgentMoved, FlowPosition, LegSide, Near, Splice};
 use flow::{CloseReason, Flow, Path};
 use policy::RuleName;
 use telemetry::Metrics;
@@ -30,6 +30,7 @@ use super::{
     marked,
     passing::Direction,
     reader::{Begins, Both, Reader},
+    short_legs::SpokenSide,
     splice::{self, KernelCarry},
     terms::Terms,
 };
@@ -229,7 +230,7 @@ impl Relay {
             }
             match self.end_round(was_lost, ended) {
                 Round::Again => {}
-                Round::Pending => return self.poll_pause(cx, ride),
+                Round::Pending => return self.poll_pause(cx, client, database, ride),
                 Round::Ended(reason) => return self.ended(reason),
             }
         }
@@ -292,7 +293,13 @@ impl Relay {
     }
 
     /// Ready when there is a reason to stop although neither direction can go on now.
-    fn poll_pause(&mut self, cx: &mut Context<'_>, ride: &mut KernelCarry) -> Poll<Pause> {
+    fn poll_pause(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &TcpStream,
+        database: &TcpStream,
+        ride: &mut KernelCarry,
+    ) -> Poll<Pause> {
         // After the directions, which may have begun a handshake with a deadline.
         if let Poll::Ready(reason) = self.legs.poll_hopeless(cx) {
             return Poll::Ready(Pause::Ended(reason));
@@ -300,7 +307,26 @@ impl Relay {
         if self.is_idle() && ride.poll_wanted(cx).is_ready() {
             return Poll::Ready(Pause::Idle);
         }
+        self.shorten_legs(client, database, ride);
         Poll::Pending
+    }
+
+    /// Shortens the legs of a flow that is read, once their sides have spoken.
+    fn shorten_legs(&mut self, client: &TcpStream, database: &TcpStream, ride: &mut KernelCarry) {
+        let is_plain = self.legs.are_plain();
+        for (side, pump, socket) in [
+            (LegSide::Client, &self.up, client),
+            (LegSide::Database, &self.down, database),
+        ] {
+            if pump.read_bytes > 0 && ride.may_shorten(side) && self.reader.is_settled() {
+                let is_tls = self.up.is_tls || !is_plain;
+                ride.shorten(&SpokenSide {
+                    side,
+                    socket,
+                    is_tls,
+                });
+            }
+        }
     }
 
     /// Whether the kernel may carry the flow: everything that was read is written on, both sides

@@ -13,12 +13,12 @@ use std::{
     os::fd::AsFd,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use dataplane::{
-    AgentMoved, Application, Engine, KernelMoved, Resumed, Splice, SpliceRefusal, Splicer,
+    AgentMoved, Application, Engine, KernelMoved, LegSide, Resumed, Splice, SpliceRefusal, Splicer,
 };
 use flow::{CloseReason, Flow, Path};
 use socket2::SockRef;
@@ -33,6 +33,7 @@ use super::{
     context::ProxyContext,
     drain::Drain,
     relay::{FlowEnd, Relay},
+    short_legs::{ShortLegs, SpokenSide},
     wait::{End, ride},
 };
 use crate::keeper::{FlowSnapshot, Kept, NotKept};
@@ -134,6 +135,7 @@ pub(super) struct KernelCarry {
     keep_later: bool,
     rest: Duration,
     resting: Option<Pin<Box<Sleep>>>,
+    short_legs: ShortLegs,
 }
 
 struct Enrolled {
@@ -172,6 +174,21 @@ impl KernelCarry {
             keep_later: false,
             rest: Duration::ZERO,
             resting: None,
+            short_legs: ShortLegs::default(),
+        }
+    }
+
+    /// Whether the leg of this side may be shortened yet.
+    pub(super) fn may_shorten(&self, side: LegSide) -> bool {
+        self.enrolled.is_none() && self.short_legs.is_untried(side)
+    }
+
+    /// Shortens a leg of a flow that the agent reads.
+    pub(super) fn shorten(&mut self, spoken: &SpokenSide<'_>) {
+        if let Counters::Shared(shared) = &self.counters {
+            let application = self.application.as_ref();
+            self.short_legs
+                .shorten(spoken, &self.flow, application, shared);
         }
     }
 
@@ -208,10 +225,10 @@ impl KernelCarry {
         if self.enrolled.is_none() && self.source.splices(&self.flow).is_none() {
             return Poll::Pending;
         }
-        match &mut self.resting {
-            Some(sleep) => sleep.as_mut().poll(cx),
-            None => Poll::Ready(()),
+        if let Some(sleep) = &mut self.resting {
+            ready!(sleep.as_mut().poll(cx));
         }
+        self.short_legs.poll_long(cx, &self.flow)
     }
 
     /// Lets the kernel carry the flow until the agent is needed again. An error ends the flow in this

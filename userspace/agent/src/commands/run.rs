@@ -135,6 +135,7 @@ impl Serving {
             answers: attachment.answers,
             remembered: attachment.remembered,
             splices: OnceLock::new(),
+            legs: attachment.legs,
             keeper: OnceLock::new(),
             flows: Flows::default(),
             metrics: early.metrics,

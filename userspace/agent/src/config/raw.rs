@@ -311,8 +311,9 @@ pub(super) struct RawRule {
     )]
     pub path: Option<Spanned<String>>,
     /// Sides whose sockets the rule lets into the kernel's sockmaps: `true` the client's and the database's, `"client"` or
-    /// `"database"` one of them, `false` nobody's. With `true`, bytes of a connection whose ends are both on this host
-    /// skip TCP. A connection that the agent has taken in and need not read is carried by the kernel where the side on
+    /// `"database"` one of them, `false` nobody's. With `true`, bytes of a bypassed connection whose ends are both on this
+    /// host skip TCP. With `action = "enrich"`, bytes skip TCP between the agent and each side that is let in and on this
+    /// host. A connection that the agent has taken in and need not read is carried by the kernel where the side on
     /// this host is let in, and relayed otherwise. Applications can notice it: read `docs/decisions/0005-shortcut.md`
     /// first. Not with `action = "observe"` or `"deny"`.
     #[schemars(

@@ -7,7 +7,7 @@ use sandbox::{Agent, Sandbox};
 
 const BY_EPOLL: [&str; 2] = ["epoll-edge", "epoll-level"];
 
-/// Ends on the shortcut, past which splice(2) finds nothing.
+/// Ends on the shortcut and of short legs, past which splice(2) finds nothing.
 pub const PAST_TCP: [&str; 9] = [
     "epoll-edge",
     "epoll-level",
@@ -56,7 +56,7 @@ const fn way(name: &'static str, rule: &'static str) -> Way {
     }
 }
 
-pub const WAYS: [Way; 6] = [
+pub const WAYS: [Way; 7] = [
     Way {
         outlives: true,
         ..way("bypass", "action = \"bypass\"")
@@ -86,7 +86,12 @@ pub const WAYS: [Way; 6] = [
     },
     Way {
         cql: true,
-        ..way("enrich", "action = \"enrich\"")
+        ..way("enrich", "action = \"enrich\"\nshortcut = false")
+    },
+    Way {
+        cql: true,
+        waiting: &PAST_TCP,
+        ..way("short", "action = \"enrich\"\nshortcut = true")
     },
 ];
 
@@ -116,7 +121,7 @@ impl Way {
     }
 
     fn is_in_sockmap(&self) -> bool {
-        self.waiting == BY_EPOLL || self.waiting == UNATTENDED
+        [&BY_EPOLL[..], &UNATTENDED, &PAST_TCP].contains(&self.waiting)
     }
 
     /// Findings that a run of this way may have: a socket in a sockmap answers to FIONREAD what is

@@ -18,6 +18,7 @@ mod observe;
 mod refusals;
 mod remember;
 mod session_rules;
+mod short_legs;
 mod shortcut;
 mod splice;
 mod tls;

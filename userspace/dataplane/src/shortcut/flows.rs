@@ -81,7 +81,7 @@ impl Rules {
             let Some(end) = get(ends, cookie)? else {
                 continue;
             };
-            if end.is_server != 0 {
+            if end.is_server != 0 || u32::from(end.leg) != abi::LEG_NONE {
                 continue;
             }
             let database = match end.peer {

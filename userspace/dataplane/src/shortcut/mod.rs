@@ -17,7 +17,7 @@ use std::{fs::File, io, io::Read, os::fd::AsFd, sync::Mutex, time::Duration};
 use aya::{
     Btf, Ebpf,
     maps::{Array, MapData, MapError, PerCpuArray, RingBuf, SkStorage, SockHash},
-    programs::{CgroupAttachMode, Iter, SkMsg, SockOps, sock_ops::SockOpsLinkId},
+    programs::{CgroupAttachMode, Iter, SchedClassifier, SkMsg, SockOps, sock_ops::SockOpsLinkId},
 };
 use ebpf::abi;
 use nix::time::{ClockId, clock_gettime};
@@ -27,6 +27,7 @@ use crate::{
     attach::{AttachError, lock, program, refused},
     counters::Turn,
     holds::Names,
+    legs::Legs,
     listeners::Mark,
     load,
     maps::{MapsError, take},
@@ -48,6 +49,7 @@ const STAYS_OPEN: Duration = Duration::from_secs(5);
 const ENROLS: &str = "on_shortcut_event";
 const CHOOSES: &str = "take_shortcut";
 const NUDGES: &str = "nudge_readers";
+const LEGS: &str = "leg_look";
 
 /// An [`abi::ShortcutWish`], which a connect hook writes.
 type Wish = [u8; size_of::<abi::ShortcutWish>()];
@@ -57,6 +59,8 @@ type Wish = [u8; size_of::<abi::ShortcutWish>()];
 pub struct ShortcutCounts {
     /// Flows of which both ends are on it now.
     pub flows: u64,
+    /// Connections between an application and the agent of which both ends are on it now.
+    pub legs: u64,
     /// Messages and bytes, by the way that they took.
     pub by_turn: Vec<(Turn, u64, u64)>,
     /// Edges that readers were given again.
@@ -107,6 +111,7 @@ pub(crate) struct Shortcut {
     refusals: Refusals,
     ends: Ends,
     rules: Rules,
+    legs: Legs,
     socks: SockHash<MapData, u64>,
     turns: PerCpuArray<MapData, PodOf<abi::TurnCount>>,
     counts: PerCpuArray<MapData, PodOf<abi::ShortcutCount>>,
@@ -134,6 +139,7 @@ impl Shortcut {
             wishes: take(ebpf, "shortcut_wishes")?,
             ends: take(ebpf, "shortcut_ends")?,
             rules: Rules::default(),
+            legs: Legs::default(),
             socks: take(ebpf, "shortcut_socks")?,
             turns: take(ebpf, "shortcut_turns")?,
             counts: take(ebpf, "shortcut_counts")?,
@@ -190,6 +196,10 @@ impl Shortcut {
         }
         let link = hook.attach(cgroup, CgroupAttachMode::Single);
         self.enrols = Some(link.map_err(refused(ENROLS))?);
+        let look: &mut SchedClassifier = program(ebpf, LEGS)?;
+        let look = look.fd().map_err(refused(LEGS))?.as_fd();
+        let look = look.try_clone_to_owned().map_err(AttachError::Sockets)?;
+        self.legs.open(look);
         Ok(())
     }
 
@@ -210,6 +220,10 @@ impl Shortcut {
         self.readers = Some(readers.map_err(AttachError::Sockets)?);
         let chooses: &mut SkMsg = program(ebpf, CHOOSES)?;
         chooses.attach(self.socks.fd()).map_err(refused(CHOOSES))?;
+        let look: &mut SchedClassifier = program(ebpf, LEGS)?;
+        if look.fd().is_err() {
+            load::retry_load(|| look.load()).map_err(refused(LEGS))?;
+        }
         self.loaded = true;
         sys::trim_memory();
         Ok(())
@@ -270,6 +284,11 @@ impl Shortcut {
         flows.map_err(layout("shortcut_ends"))
     }
 
+    /// The way to shorten the legs of flows that the agent reads, by which nothing is shortened before [`Self::open`].
+    pub(crate) fn legs(&self) -> &Legs {
+        &self.legs
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         self.enrols.is_some()
     }
@@ -315,6 +334,7 @@ impl Shortcut {
     /// Has ends leave the shortcut of which a reader does not read on, and nudges it. Returns the pause until this is
     /// to be called again.
     pub(crate) fn look_after_readers(&mut self) -> Result<Duration, AttachError> {
+        self.legs.end_lingering();
         if self.readers().is_none_or(ShortcutReaders::is_empty) {
             return Ok(LOOK_EVERY);
         }
@@ -322,7 +342,11 @@ impl Shortcut {
             // Ends leave a shortcut that is not open: an agent that was stopped for a while says first that it lives.
             self.stay_open()?;
         }
-        let looked = self.readers.as_mut().map(ShortcutReaders::look);
+        let legs = &self.legs;
+        let looked = self
+            .readers
+            .as_mut()
+            .map(|readers| readers.look(|cookie| legs.note_left(cookie)));
         looked
             .unwrap_or(Ok(LOOK_EVERY))
             .map_err(AttachError::Sockets)
@@ -342,6 +366,7 @@ impl Shortcut {
         Ok(ShortcutCounts {
             // Read one after the other, on several CPUs.
             flows: begun.saturating_sub(ended),
+            legs: self.legs.count() as u64,
             by_turn: by_turn.collect::<Result<_, AttachError>>()?,
             nudges: self.nudges,
         })

@@ -64,16 +64,16 @@ impl ShortcutReaders {
     }
 
     /// Has ends leave the shortcut that are to, and nudges their readers. Must run in the namespace of the sockets.
-    /// Returns the pause until the next look.
+    /// Returns the pause until the next look. `left` is told the cookies of those that have left.
     ///
     /// # Errors
     /// The kernel does not run the iterators.
-    pub fn look(&mut self) -> io::Result<Duration> {
-        let (looked, pause) = readers::paced(|| self.look_now());
+    pub fn look(&mut self, left: impl FnMut(u64)) -> io::Result<Duration> {
+        let (looked, pause) = readers::paced(|| self.look_now(left));
         looked.map(|()| pause)
     }
 
-    fn look_now(&mut self) -> io::Result<()> {
+    fn look_now(&mut self, mut left: impl FnMut(u64)) -> io::Result<()> {
         if self.are_leaving {
             // Whoever did not see yet that an end is to leave has found his target by then, and holds it.
             sys::wait_for_running_programs()?;
@@ -81,7 +81,10 @@ impl ShortcutReaders {
         let stalled = self.readers.stalled(self.socks.fd().as_fd())?;
         self.are_leaving = stalled.are_leaving;
         for cookie in &stalled.leave_now {
-            self.are_to_nudge |= self.socks.remove(cookie).is_ok();
+            if self.socks.remove(cookie).is_ok() {
+                self.are_to_nudge = true;
+                left(*cookie);
+            }
         }
         if self.are_to_nudge {
             self.are_to_nudge = self.readers.nudge()? == Nudged::NotAll;

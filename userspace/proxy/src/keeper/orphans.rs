@@ -44,7 +44,7 @@ impl Orphans {
             if *next > now {
                 return true;
             }
-            match shortcut.look() {
+            match shortcut.look(|_| ()) {
                 Ok(pause) => {
                     *next = Instant::now() + pause;
                     !shortcut.is_empty()

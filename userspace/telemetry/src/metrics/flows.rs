@@ -1,7 +1,7 @@
 //! Metrics of flows that the agent takes in and carries.
 
 use cql::{Anomaly, Undecodable};
-use dataplane::{NotServed, Refusal};
+use dataplane::{LongLeg, NotServed, Refusal};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
 use tls::{Handshakes, Opaque};
 
@@ -23,6 +23,8 @@ pub struct FlowMetrics {
     pub undecodable: IntCounterVec,
     /// Oddities on flows that go on, by cause.
     pub anomalies: IntCounterVec,
+    /// Connections between an application and the agent that were to skip TCP and do not, by reason.
+    pub long_legs: IntCounterVec,
 }
 
 impl FlowMetrics {
@@ -69,6 +71,13 @@ impl FlowMetrics {
                 "Protocol anomalies on flows that went on, by cause.",
                 "cause",
                 &Anomaly::ALL.iter().map(|a| a.as_str()).collect::<Vec<_>>(),
+            )?,
+            long_legs: counters(
+                registry,
+                "underpass_long_legs_total",
+                "Connections between an application and the agent that were to skip TCP and do not, by reason.",
+                "reason",
+                &LongLeg::LABELS,
             )?,
         })
     }

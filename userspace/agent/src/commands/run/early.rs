@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError};
 
 use anyhow::Context as _;
 use dataplane::{
-    Answers, Attached, Calls, Dataplane, Holds, IncomingListener, KernelDenials, MAX_NAMESPACES,
-    NetnsAgents, NewNetnsListeners, Options, Remembered, ServeRequests, Splicer,
+    Answers, Attached, Calls, Dataplane, Holds, IncomingListener, KernelDenials, Legs,
+    MAX_NAMESPACES, NetnsAgents, NewNetnsListeners, Options, Remembered, ServeRequests, Splicer,
     backends::{Probe, Severed},
     host,
 };
@@ -151,6 +151,7 @@ pub(super) struct Attachment {
     pub(super) taken: Taken,
     pub(super) answers: Answers,
     pub(super) remembered: Arc<Remembered>,
+    pub(super) legs: Legs,
     pub(super) probes: (Probe, Severed),
     pub(super) give_listener: mpsc::UnboundedSender<IncomingListener>,
 }
@@ -171,6 +172,7 @@ pub(super) fn attach(config: &Config, early: &mut Early) -> anyhow::Result<Attac
         probe,
         severed,
     } = Dataplane::attach(&early.options, &config.policy)?;
+    let legs = dataplane.legs();
     *early
         .attached
         .lock()
@@ -203,6 +205,7 @@ pub(super) fn attach(config: &Config, early: &mut Early) -> anyhow::Result<Attac
         },
         answers,
         remembered,
+        legs,
         probes: (probe, severed),
         give_listener,
     })

@@ -81,6 +81,10 @@ pub(super) async fn splice(
             }
         };
         drop(shared.splices.set(outcome));
+        // Flows over which nothing goes may wait for that.
+        for flow in shared.flows.all() {
+            flow.commands.wake();
+        }
         std::future::pending().await
     };
     tokio::select! {

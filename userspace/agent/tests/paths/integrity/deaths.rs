@@ -112,6 +112,7 @@ fn count(agent: &Agent<'_>, engine: &'static str, carried: &mut BTreeMap<&str, f
         (engine, "underpass_spliced_bytes_total".into()),
         ("relay", of_rule("intercepted", "relay")),
         ("enrich", of_rule("intercepted", "enrich")),
+        ("short", of_rule("intercepted", "short")),
     ] {
         *carried.entry(path).or_default() += sum(agent, &samples);
     }

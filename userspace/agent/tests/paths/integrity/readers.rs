@@ -3,7 +3,7 @@
 
 use std::{env, net::TcpListener, path::Path};
 
-use integrity::{Choices, Options, Plan, Reading, Server, drive};
+use integrity::{Choices, Cql, Options, Plan, Reading, Server, drive};
 use sandbox::{Agent, Sandbox};
 
 use super::LOADED;
@@ -16,7 +16,7 @@ const MIB: u64 = 2;
 const ANSWER: u64 = 64 << 20;
 
 /// A path: its rule, and the metric that counts its bytes.
-const PATHS: [(&str, &str, &str); 5] = [
+const PATHS: [(&str, &str, &str); 6] = [
     ("untouched", "action = \"bypass\"\nshortcut = false", ""),
     ("relay", "action = \"enrich\"\nshortcut = false", ""),
     (
@@ -34,7 +34,16 @@ const PATHS: [(&str, &str, &str); 5] = [
         "action = \"bypass\"\nshortcut = true",
         "underpass_shortcut_bytes_total{way=\"shortcut\"}",
     ),
+    (
+        SHORT_LEGS,
+        "action = \"enrich\"\nshortcut = true\n\
+         pipeline = [{ transform = \"throttle\", rate = 1000000, burst = 1000000, per = \"client\", mode = \"delay\" }]",
+        "underpass_shortcut_bytes_total{way=\"shortcut\"}",
+    ),
 ];
+
+/// The path whose bytes the agent edits.
+const SHORT_LEGS: &str = "short legs";
 
 /// Ends that wait for their sockets, as those do whose sockets may be let in.
 const WAITING: [&str; 3] = ["poll", "epoll-level", "epoll-edge"];
@@ -53,7 +62,7 @@ fn mib() -> u64 {
 /// Whether a path has this way of reading: past TCP splice(2) finds nothing
 /// (docs/decisions/0005-shortcut.md).
 fn has(path: &str, reading: Reading) -> bool {
-    path != "shortcut" || reading != Reading::Splice
+    !["shortcut", SHORT_LEGS].contains(&path) || reading != Reading::Splice
 }
 
 #[test]
@@ -99,6 +108,7 @@ fn whoever_reads_in_whatever_way_gets_every_byte_on_every_path() {
                 connections: (1, 4),
                 seed: sandbox::seed() * PLANS + nth,
                 hang_limit: LOADED,
+                cql: (path == SHORT_LEGS).then(Cql::default),
                 ..Plan::new(server.addr())
             };
             let report = sandbox.client(|| drive(&plan)).unwrap();

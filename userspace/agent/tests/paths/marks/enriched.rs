@@ -134,12 +134,25 @@ pub(super) fn nothing_odd(host: &Host<'_>) {
 /// A flow that is decoded, of a client such as can be spliced.
 pub(super) fn begun(host: &Host<'_>, version: u8) -> Conversation {
     let mut c = host.connect();
-    c.client_sends(&startup(version, &[("CQL_VERSION", "3.0.0")]));
-    c.server_sends(&ready(version));
-    c.in_segments = version >= 5;
+    greeted(&mut c, version);
     c.client.set_nonblocking(true).unwrap();
     c.server.set_nonblocking(true).unwrap();
     c
+}
+
+/// A flow that is decoded, whose legs are short while it is.
+pub(super) fn begun_short(host: &Host<'_>, version: u8) -> Conversation {
+    let mut c = host.connect();
+    c.client.set_nonblocking(true).unwrap();
+    c.server.set_nonblocking(true).unwrap();
+    greeted(&mut c, version);
+    c
+}
+
+fn greeted(c: &mut Conversation, version: u8) {
+    c.client_sends(&startup(version, &[("CQL_VERSION", "3.0.0")]));
+    c.server_sends(&ready(version));
+    c.in_segments = version >= 5;
 }
 
 /// Makes a conversation's sockets block again: it is read to its end.

@@ -1,0 +1,126 @@
+//! A flow's short legs: while the agent reads the flow, what it exchanges with an application on this host skips
+//! TCP where the flow's rule lets the application's socket into a sockmap (`ebpf/src/legs.h`).
+//!
+//! A leg is shortened once, when the first bytes of its side have come and the flow is decided: by then an
+//! application that does not block has said so. It is long again before the kernel carries the flow, because a socket
+//! is in one sockmap at a time, and when its reader has stalled. Then it stays long.
+
+use std::task::{Context, Poll, ready};
+
+use dataplane::{Application, Leg, LegApplication, LegSide, LongLeg};
+use flow::{Flow, LegNow};
+use socket2::SockRef;
+use tokio::net::TcpStream;
+
+use super::context::ProxyContext;
+
+/// The legs of one flow.
+#[derive(Default)]
+pub(super) struct ShortLegs {
+    client: State,
+    database: State,
+}
+
+#[derive(Default)]
+enum State {
+    /// The leg is long, and may be shortened.
+    #[default]
+    Untried,
+    Short(Leg),
+    /// The leg is long for good.
+    Long,
+}
+
+/// A side of a flow from which bytes have come.
+pub(super) struct SpokenSide<'a> {
+    pub side: LegSide,
+    pub socket: &'a TcpStream,
+    /// Whether the side speaks TLS.
+    pub is_tls: bool,
+}
+
+impl ShortLegs {
+    /// Whether the leg of this side may be shortened yet.
+    pub(super) fn is_untried(&self, side: LegSide) -> bool {
+        matches!(self.of(side), State::Untried)
+    }
+
+    /// Shortens a leg, if the flow's rule lets the application's socket into a sockmap. A refusal is for good.
+    pub(super) fn shorten(
+        &mut self,
+        spoken: &SpokenSide<'_>,
+        flow: &Flow,
+        application: Option<&Application>,
+        shared: &ProxyContext,
+    ) {
+        let is_let_in = match spoken.side {
+            LegSide::Client => flow.opted_in().takes_client(),
+            LegSide::Database => flow.opted_in().takes_database(),
+        };
+        let state = match is_let_in.then(|| enter(spoken, application, shared)) {
+            None => State::Long,
+            Some(Ok(leg)) => {
+                flow.set_leg(spoken.side, LegNow::Short(leg.state()));
+                State::Short(leg)
+            }
+            Some(Err(why)) => {
+                let counter = &shared.metrics.flows.long_legs;
+                counter.with_label_values(&[why.as_str()]).inc();
+                flow.set_leg(spoken.side, LegNow::Long(why.to_string().into()));
+                State::Long
+            }
+        };
+        *self.of_mut(spoken.side) = state;
+    }
+
+    /// Takes short legs back. Ready when all are long.
+    pub(super) fn poll_long(&mut self, cx: &mut Context<'_>, flow: &Flow) -> Poll<()> {
+        for side in [LegSide::Client, LegSide::Database] {
+            if let State::Short(leg) = self.of(side) {
+                leg.leave();
+            }
+        }
+        for side in [LegSide::Client, LegSide::Database] {
+            if let State::Short(leg) = self.of(side) {
+                ready!(leg.poll_left(cx));
+                flow.set_leg(side, LegNow::Long(TAKEN_BACK.into()));
+                *self.of_mut(side) = State::Long;
+            }
+        }
+        Poll::Ready(())
+    }
+
+    fn of(&self, side: LegSide) -> &State {
+        match side {
+            LegSide::Client => &self.client,
+            LegSide::Database => &self.database,
+        }
+    }
+
+    fn of_mut(&mut self, side: LegSide) -> &mut State {
+        match side {
+            LegSide::Client => &mut self.client,
+            LegSide::Database => &mut self.database,
+        }
+    }
+}
+
+const TAKEN_BACK: &str = "it was taken back when the kernel was to carry the flow";
+
+fn enter(
+    spoken: &SpokenSide<'_>,
+    application: Option<&Application>,
+    shared: &ProxyContext,
+) -> Result<Leg, LongLeg> {
+    if spoken.is_tls {
+        return Err(LongLeg::Tls);
+    }
+    let application = match (spoken.side, application) {
+        (LegSide::Client, Some(Application::Client(cookie, None))) => {
+            LegApplication::Client(*cookie)
+        }
+        (LegSide::Client, _) => return Err(LongLeg::Elsewhere),
+        (LegSide::Database, _) => LegApplication::Database,
+    };
+    shared.legs.enter(SockRef::from(spoken.socket), application)
+}
