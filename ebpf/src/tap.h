@@ -204,9 +204,10 @@ static __always_inline __u64 up_to(__u64 bytes, __u64 mask)
 	({                                                                               \
 		struct up_tap_record *r = bpf_ringbuf_reserve(ring, sizeof(*r) + (most), 0); \
 		if (r) {                                                                 \
-			__u64 bytes = up_to(n, 2 * (most) - 1);                                    \
+			/* Of 1 to `most`: a 6.12 verifier does not believe a comparison with 0. */   \
+			__u64 bytes = 1 + up_to((n) - 1, (most) - 1);                    \
 			tap_fill(r, range, n, behind);                                       \
-			if (bytes > 0 && bytes <= (most) &&                              \
+			if ((n) > 0 &&                                                   \
 			    bpf_skb_load_bytes(skb, (range)->off, r + 1, bytes)) {      \
 				r->copied = 0;                                           \
 				r->after += n;                                           \
