@@ -596,28 +596,31 @@ struct up_cursor {
 	__u8 header[12];
 };
 
+/* Written by one CPU while another writes the other direction: what each packet writes stands together, in lines of
+ * the cache that are the direction's own. */
 struct up_direction {
 	struct up_cursor at;
-	/* Where reading stopped before a hole that may still be filled: `sync` is OK then. */
-	struct up_cursor late;
-	/* Where reading went on behind it. */
-	__u32 late_end;
 	/* A packet is being read: another CPU's must not be. */
 	__u32 busy;
 	__u64 bytes;
 	__u64 frames;
+	/* Where in the packet that is being read a frame begins, or a segment of whole frames, if one does. */
+	__u32 frame_at;
+	__u32 has_frame;
+	/* Where reading stopped before a hole that may still be filled: `sync` is OK then. */
+	struct up_cursor late;
+	/* Where reading went on behind it. */
+	__u32 late_end;
 	__u64 segments;
 	/* Segments whose frames cannot be read. */
 	__u64 compressed;
 	/* Times that headers were missed for good: sync was lost, or a hole not filled. */
 	__u64 gaps;
-	/* Where in the packet that is being read a frame begins, or a segment of whole frames, if one does. */
-	__u32 frame_at;
-	__u32 has_frame;
 	/* Of a tapped flow: what passed and was not copied because there was no room for it. */
 	__u64 lost_frames;
 	__u64 lost_bytes;
 	__u64 by_opcode[17];
+	__u64 pad[3];
 };
 
 /* An observed flow. One value for all, so that a packet costs one look-up. What both directions
@@ -634,11 +637,13 @@ struct up_meter {
 	__u8 joined;
 	__u8 pad[1];
 	__u64 opened_ns;
+	__u64 apart[6];
 	struct up_direction requests;
 	struct up_direction responses;
 	__u64 latency_sum_ns;
 	/* Responses whose request's time is not known. */
 	__u64 unmatched;
+	__u64 apart_too[6];
 	/* By stream id: when the request left, in units; 0: none is under way. */
 	__u32 started[512];
 	__u32 latencies[800];
@@ -1079,8 +1084,8 @@ _Static_assert(sizeof(struct up_agent_settings) == 48, "up_agent_settings");
 _Static_assert(sizeof(struct up_quota) == 16, "up_quota");
 _Static_assert(sizeof(struct up_denial) == 112, "up_denial");
 _Static_assert(sizeof(struct up_cursor) == 44, "up_cursor");
-_Static_assert(sizeof(struct up_direction) == 296, "up_direction");
-_Static_assert(sizeof(struct up_meter) == 6000, "up_meter");
+_Static_assert(sizeof(struct up_direction) == 320, "up_direction");
+_Static_assert(sizeof(struct up_meter) == 6144, "up_meter");
 _Static_assert(sizeof(struct up_tap_outcome) == 8, "up_tap_outcome");
 _Static_assert(sizeof(struct up_tap_record) == 48, "up_tap_record");
 _Static_assert(sizeof(struct up_tap_begin) == 48 + sizeof(struct up_connect) + 24, "up_tap_begin");

@@ -1473,50 +1473,53 @@ const _: () = {
 pub struct Direction {
     /// In C: `struct up_cursor`.
     pub at: Cursor,
-    /// In C: `struct up_cursor`.
-    pub late: Cursor,
-    /// In C: `__u32`.
-    pub late_end: u32,
     /// In C: `__u32`.
     pub busy: u32,
     /// In C: `__u64`.
     pub bytes: u64,
     /// In C: `__u64`.
     pub frames: u64,
+    /// In C: `__u32`.
+    pub frame_at: u32,
+    /// In C: `__u32`.
+    pub has_frame: u32,
+    /// In C: `struct up_cursor`.
+    pub late: Cursor,
+    /// In C: `__u32`.
+    pub late_end: u32,
     /// In C: `__u64`.
     pub segments: u64,
     /// In C: `__u64`.
     pub compressed: u64,
     /// In C: `__u64`.
     pub gaps: u64,
-    /// In C: `__u32`.
-    pub frame_at: u32,
-    /// In C: `__u32`.
-    pub has_frame: u32,
     /// In C: `__u64`.
     pub lost_frames: u64,
     /// In C: `__u64`.
     pub lost_bytes: u64,
     /// In C: `__u64[17]`.
     pub by_opcode: [u64; 17],
+    /// In C: `__u64[3]`.
+    pub pad: [u64; 3],
 }
 
 const _: () = {
-    assert!(size_of::<Direction>() == 296);
+    assert!(size_of::<Direction>() == 320);
     assert!(offset_of!(Direction, at) == 0);
-    assert!(offset_of!(Direction, late) == 44);
-    assert!(offset_of!(Direction, late_end) == 88);
-    assert!(offset_of!(Direction, busy) == 92);
-    assert!(offset_of!(Direction, bytes) == 96);
-    assert!(offset_of!(Direction, frames) == 104);
-    assert!(offset_of!(Direction, segments) == 112);
-    assert!(offset_of!(Direction, compressed) == 120);
-    assert!(offset_of!(Direction, gaps) == 128);
-    assert!(offset_of!(Direction, frame_at) == 136);
-    assert!(offset_of!(Direction, has_frame) == 140);
+    assert!(offset_of!(Direction, busy) == 44);
+    assert!(offset_of!(Direction, bytes) == 48);
+    assert!(offset_of!(Direction, frames) == 56);
+    assert!(offset_of!(Direction, frame_at) == 64);
+    assert!(offset_of!(Direction, has_frame) == 68);
+    assert!(offset_of!(Direction, late) == 72);
+    assert!(offset_of!(Direction, late_end) == 116);
+    assert!(offset_of!(Direction, segments) == 120);
+    assert!(offset_of!(Direction, compressed) == 128);
+    assert!(offset_of!(Direction, gaps) == 136);
     assert!(offset_of!(Direction, lost_frames) == 144);
     assert!(offset_of!(Direction, lost_bytes) == 152);
     assert!(offset_of!(Direction, by_opcode) == 160);
+    assert!(offset_of!(Direction, pad) == 296);
 };
 
 /// `struct up_meter` in abi.h.
@@ -1537,6 +1540,8 @@ pub struct Meter {
     pub pad: [u8; 1],
     /// In C: `__u64`.
     pub opened_ns: u64,
+    /// In C: `__u64[6]`.
+    pub apart: [u64; 6],
     /// In C: `struct up_direction`.
     pub requests: Direction,
     /// In C: `struct up_direction`.
@@ -1545,6 +1550,8 @@ pub struct Meter {
     pub latency_sum_ns: u64,
     /// In C: `__u64`.
     pub unmatched: u64,
+    /// In C: `__u64[6]`.
+    pub apart_too: [u64; 6],
     /// In C: `__u32[512]`.
     pub started: [u32; 512],
     /// In C: `__u32[800]`.
@@ -1552,7 +1559,7 @@ pub struct Meter {
 }
 
 const _: () = {
-    assert!(size_of::<Meter>() == 6000);
+    assert!(size_of::<Meter>() == 6144);
     assert!(offset_of!(Meter, connect) == 0);
     assert!(offset_of!(Meter, client) == 112);
     assert!(offset_of!(Meter, version) == 132);
@@ -1560,12 +1567,14 @@ const _: () = {
     assert!(offset_of!(Meter, joined) == 134);
     assert!(offset_of!(Meter, pad) == 135);
     assert!(offset_of!(Meter, opened_ns) == 136);
-    assert!(offset_of!(Meter, requests) == 144);
-    assert!(offset_of!(Meter, responses) == 440);
-    assert!(offset_of!(Meter, latency_sum_ns) == 736);
-    assert!(offset_of!(Meter, unmatched) == 744);
-    assert!(offset_of!(Meter, started) == 752);
-    assert!(offset_of!(Meter, latencies) == 2800);
+    assert!(offset_of!(Meter, apart) == 144);
+    assert!(offset_of!(Meter, requests) == 192);
+    assert!(offset_of!(Meter, responses) == 512);
+    assert!(offset_of!(Meter, latency_sum_ns) == 832);
+    assert!(offset_of!(Meter, unmatched) == 840);
+    assert!(offset_of!(Meter, apart_too) == 848);
+    assert!(offset_of!(Meter, started) == 896);
+    assert!(offset_of!(Meter, latencies) == 2944);
 };
 
 /// `struct up_tap_outcome` in abi.h.
@@ -2923,19 +2932,20 @@ pub const LAYOUT: &[StructLayout] = &[
         size_of::<Direction>(),
         &[
             ("at", offset_of!(Direction, at)),
-            ("late", offset_of!(Direction, late)),
-            ("late_end", offset_of!(Direction, late_end)),
             ("busy", offset_of!(Direction, busy)),
             ("bytes", offset_of!(Direction, bytes)),
             ("frames", offset_of!(Direction, frames)),
+            ("frame_at", offset_of!(Direction, frame_at)),
+            ("has_frame", offset_of!(Direction, has_frame)),
+            ("late", offset_of!(Direction, late)),
+            ("late_end", offset_of!(Direction, late_end)),
             ("segments", offset_of!(Direction, segments)),
             ("compressed", offset_of!(Direction, compressed)),
             ("gaps", offset_of!(Direction, gaps)),
-            ("frame_at", offset_of!(Direction, frame_at)),
-            ("has_frame", offset_of!(Direction, has_frame)),
             ("lost_frames", offset_of!(Direction, lost_frames)),
             ("lost_bytes", offset_of!(Direction, lost_bytes)),
             ("by_opcode", offset_of!(Direction, by_opcode)),
+            ("pad", offset_of!(Direction, pad)),
         ],
     ),
     (
@@ -2949,10 +2959,12 @@ pub const LAYOUT: &[StructLayout] = &[
             ("joined", offset_of!(Meter, joined)),
             ("pad", offset_of!(Meter, pad)),
             ("opened_ns", offset_of!(Meter, opened_ns)),
+            ("apart", offset_of!(Meter, apart)),
             ("requests", offset_of!(Meter, requests)),
             ("responses", offset_of!(Meter, responses)),
             ("latency_sum_ns", offset_of!(Meter, latency_sum_ns)),
             ("unmatched", offset_of!(Meter, unmatched)),
+            ("apart_too", offset_of!(Meter, apart_too)),
             ("started", offset_of!(Meter, started)),
             ("latencies", offset_of!(Meter, latencies)),
         ],

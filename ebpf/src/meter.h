@@ -95,29 +95,24 @@ static long step(__u32 n, void *ctx)
 	return 0;
 }
 
-/* The client's side, from the SYN that it sends. */
-static __always_inline void keep_client(struct up_meter *m, const __u8 *ip, const __u8 *tcp)
-{
-	__be16 port;
-	__be32 addr4;
-	__u32 addr6[4];
-
-	__builtin_memcpy(&port, tcp, sizeof(port));
-	if ((ip[0] >> 4) == 4) {
-		__builtin_memcpy(&addr4, &ip[12], sizeof(addr4));
-		endpoint4(&m->client, addr4, port);
-	} else {
-		__builtin_memcpy(addr6, &ip[8], sizeof(addr6));
-		endpoint6(&m->client, addr6, port);
-	}
-}
+/* What the meter wants of a packet's headers. */
+struct headers {
+	/* Where the payload begins. */
+	__u32 payload_at;
+	__u32 seq;
+	__u32 syn;
+};
 
 /* Where TCP's header is; 0: there is none. Of IPv6's extension headers only the one that the
  * kernel itself puts in: hop by hop, with the length of a packet of more than 64 KiB. */
-static __always_inline __u32 tcp_at(struct __sk_buff *skb, const __u8 *ip)
+static __always_inline __u32 tcp_at(struct __sk_buff *skb)
 {
+	const __u8 *ip = (void *)(long)skb->data;
+	const __u8 *end = (void *)(long)skb->data_end;
 	__u8 extension[2];
 
+	if (ip + 20 > end)
+		return 0;
 	if ((ip[0] >> 4) == 4)
 		return ip[9] == IPPROTO_TCP ? (ip[0] & 15) * 4 : 0;
 	if (ip[6] == IPPROTO_TCP)
@@ -127,6 +122,42 @@ static __always_inline __u32 tcp_at(struct __sk_buff *skb, const __u8 *ip)
 	    extension[0] != IPPROTO_TCP)
 		return 0;
 	return IPV6_HEADER + (extension[1] + 1) * 8;
+}
+
+/* False: the packet is none of TCP's. Both headers are where the kernel has read them itself before it asks this
+ * program, in the packet's linear part, so that no helper has to fetch them. */
+static __always_inline int read_headers(struct __sk_buff *skb, struct headers *h)
+{
+	__u32 off = tcp_at(skb);
+	const __u8 *tcp = (void *)(long)skb->data + off;
+
+	if (!off || tcp + 20 > (const __u8 *)(void *)(long)skb->data_end)
+		return 0;
+	h->payload_at = off + (tcp[12] >> 4) * 4;
+	h->seq = (__u32)tcp[4] << 24 | (__u32)tcp[5] << 16 | (__u32)tcp[6] << 8 | tcp[7];
+	h->syn = tcp[13] & SYN;
+	return 1;
+}
+
+/* The client's side, from the SYN that it sends. */
+static __always_inline void keep_client(struct up_meter *m, struct __sk_buff *skb)
+{
+	__u32 off = tcp_at(skb);
+	__u8 ip[24];
+	__be16 port;
+	__be32 addr4;
+	__u32 addr6[4];
+
+	if (bpf_skb_load_bytes(skb, 0, ip, sizeof(ip)) ||
+	    bpf_skb_load_bytes(skb, off, &port, sizeof(port)))
+		return;
+	if ((ip[0] >> 4) == 4) {
+		__builtin_memcpy(&addr4, &ip[12], sizeof(addr4));
+		endpoint4(&m->client, addr4, port);
+	} else {
+		__builtin_memcpy(addr6, &ip[8], sizeof(addr6));
+		endpoint6(&m->client, addr6, port);
+	}
 }
 
 /* The flow begins: its SYN leaves. */
@@ -162,7 +193,6 @@ static __always_inline void walk(struct walk *w, struct up_direction *d, __u32 o
 	d->at.off = off;
 	d->at.end = end;
 	note_frame(d);
-	w->now_ns = bpf_ktime_get_ns();
 	bpf_loop(MAX_HEADERS, step, w, 0);
 }
 
@@ -278,7 +308,7 @@ static __always_inline struct up_observed *observed_of(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = skb->sk;
 
-	sk = sk ? bpf_sk_fullsock(sk) : 0;
+	/* A socket that is none in full has no storage. */
 	return sk ? bpf_sk_storage_get(&observed, sk, 0, 0) : 0;
 }
 
@@ -304,15 +334,56 @@ static __always_inline void settle(struct __sk_buff *skb, struct up_observed *o,
 	bpf_map_delete_elem(&tap_outcomes, &cookie);
 }
 
+/* Copies a packet of a tapped flow that has been read, unless it was copied before. Returns for how many of its
+ * bytes there was no room. */
+static __always_inline __u32 copy_read(const struct walk *w, struct up_direction *d, struct tap *tap)
+{
+	/* Of a connection that was joined nothing can be read before a header. */
+	if (d->at.framing == UP_FRAMING_ANY)
+		return 0;
+	tap_see(&tap->after, d);
+	tap->cookie = w->cookie;
+	tap->at_ns = w->now_ns;
+	tap->frame_at = d->frame_at;
+	tap->has_frame = d->has_frame;
+	tap->is_request = w->is_request;
+	return (__u32)tap_packet(w->skb, tap);
+}
+
+/* Payload, whose turn it is: `bytes` from `seq` on, at `off` in the packet. */
+static __always_inline void read_payload(struct walk *w, struct up_meter *m, struct up_direction *d, __u32 off,
+					 __u32 seq, __u32 bytes, __u32 is_egress)
+{
+	__u32 is_tapped = m->connect.taps && !is_left_out(&m->connect);
+	__u64 frames = d->frames;
+	__u32 told = TAP_NOT_YET, lost = 0;
+	struct tap tap = { .seq = seq, .off = off, .is_egress = is_egress };
+
+	d->has_frame = 0;
+	w->now_ns = bpf_ktime_get_ns();
+	if (is_tapped) {
+		if (bytes <= UP_TAP_ID_BYTES && is_in_step(d, seq))
+			told = tap_whole(w->skb, m, w->is_request, off, w->now_ns);
+		else
+			tap_see(&tap.before, d);
+	}
+	if (!whole_frame(w, m, d, off, seq, bytes, told == TAP_TOLD))
+		on_bytes(w, d, off, seq, bytes);
+	if (!is_tapped || told == TAP_TOLD)
+		return;
+	lost = told == TAP_LOST ? bytes : copy_read(w, d, &tap);
+	d->lost_bytes += lost;
+	if (lost)
+		d->lost_frames += d->frames - frames;
+}
+
 static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 {
 	struct walk w = { .skb = skb, .is_request = is_egress };
-	__u8 ip[24], tcp[16];
 	struct up_observed *o = 0;
 	struct up_direction *d;
+	struct headers h = {};
 	struct up_meter *m;
-	__u32 off, seq, syn, lost;
-	struct tap tap = {};
 
 	if (!meter_without_socket) {
 		o = observed_of(skb);
@@ -323,68 +394,44 @@ static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 		if (o->client.family)
 			w.is_request = !is_egress;
 	}
-	if (bpf_skb_load_bytes(skb, 0, ip, sizeof(ip)))
+	if (!read_headers(skb, &h))
 		return;
-	off = tcp_at(skb, ip);
-	if (!off || bpf_skb_load_bytes(skb, off, tcp, sizeof(tcp)))
-		return;
-	syn = tcp[13] & SYN;
-	seq = (__u32)tcp[4] << 24 | (__u32)tcp[5] << 16 | (__u32)tcp[6] << 8 | tcp[7];
 	if (o && o->client.family) {
 		/* One of another connection's. */
-		if (syn)
+		if (h.syn)
 			return;
-		begin_incoming(o, w.is_request, seq);
-	} else if (is_egress && syn) {
+		begin_incoming(o, w.is_request, h.seq);
+	} else if (is_egress && h.syn) {
 		begin(o ? &o->connect : 0, w.cookie);
 	}
 	m = bpf_map_lookup_elem(&meters, &w.cookie);
 	if (!m)
 		return;
 	d = direction(m, w.is_request);
-	off += (tcp[12] >> 4) * 4;
-	if (syn) {
+	if (h.syn) {
 		if (is_egress) {
-			keep_client(m, ip, tcp);
+			keep_client(m, skb);
 			if (m->connect.taps)
 				tap_begin(m);
 		}
 		/* The answer to the SYN may come again when reading is far beyond it. */
 		if (d->at.sync == UP_SYNC_NONE) {
-			begin_reading(&d->at, seq + 1);
+			begin_reading(&d->at, h.seq + 1);
 			if (m->connect.taps)
-				tap_start(w.cookie, w.is_request, seq + 1);
+				tap_start(w.cookie, w.is_request, h.seq + 1);
 		}
 		/* Bytes in it (TCP fast open) come behind it. */
-		seq += 1;
+		h.seq += 1;
 	}
-	if (d->at.sync == UP_SYNC_NONE || off >= skb->len)
+	if (d->at.sync == UP_SYNC_NONE || h.payload_at >= skb->len)
 		return;
 	/* Left unread it is a hole. */
 	if (!take_turn(d)) {
 		if (m->connect.taps)
-			__sync_fetch_and_add(&d->lost_bytes, skb->len - off);
+			__sync_fetch_and_add(&d->lost_bytes, skb->len - h.payload_at);
 		return;
 	}
-	tap_see(&tap.before, d);
-	d->has_frame = 0;
-	if (!whole_frame(&w, m, d, off, seq, skb->len - off))
-		on_bytes(&w, d, off, seq, skb->len - off);
-	/* Of a connection that was joined nothing can be read before a header. */
-	if (m->connect.taps && d->at.framing != UP_FRAMING_ANY && !is_left_out(&m->connect)) {
-		tap_see(&tap.after, d);
-		tap.cookie = w.cookie;
-		tap.seq = seq;
-		tap.off = off;
-		tap.frame_at = d->frame_at;
-		tap.has_frame = d->has_frame;
-		tap.is_request = w.is_request;
-		tap.is_egress = is_egress;
-		lost = (__u32)tap_packet(skb, &tap);
-		d->lost_bytes += lost;
-		if (lost)
-			d->lost_frames += tap.after.frames - tap.before.frames;
-	}
+	read_payload(&w, m, d, h.payload_at, h.seq, skb->len - h.payload_at, is_egress);
 	__sync_val_compare_and_swap(&d->busy, 1, 0);
 	if (o && m->connect.taps & UP_TAP_ASKS)
 		settle(skb, o, m);

@@ -227,23 +227,33 @@ static __always_inline int collect(struct walk *w, struct up_cursor *at, __u32 w
 	return at->have >= want;
 }
 
+/* Whether the packet at `seq` begins with a frame, or a segment of whole frames of which it is known whether they are
+ * compressed, and nothing before it is awaited. */
+static __always_inline int is_in_step(const struct up_direction *d, __u32 seq)
+{
+	const struct up_cursor *at = &d->at;
+
+	return at->next == seq && at->top == seq && at->sync == UP_SYNC_OK && d->late.sync != UP_SYNC_OK &&
+	       !at->have && !at->segment_left && !at->frame_left && at->framing != UP_FRAMING_UNSURE &&
+	       at->framing != UP_FRAMING_ANY;
+}
+
 /* The packet that nearly all are: one frame, whole, where it was awaited. False: it is another, and
- * nothing was read of it. */
+ * nothing was read of it. `has_header`: its first bytes are in the cursor. */
 static __always_inline int whole_frame(struct walk *w, struct up_meter *m, struct up_direction *d,
-				       __u32 off, __u32 seq, __u32 bytes)
+				       __u32 off, __u32 seq, __u32 bytes, __u32 has_header)
 {
 	struct up_cursor *at = &d->at;
 
-	if (at->next != seq || at->top != seq || at->sync != UP_SYNC_OK || at->have ||
-	    at->framing != UP_FRAMING_FRAMES || d->late.sync == UP_SYNC_OK ||
-	    bpf_skb_load_bytes(w->skb, off, at->header, FRAME_HEADER) ||
+	if (at->framing != UP_FRAMING_FRAMES || !is_in_step(d, seq) ||
+	    (!has_header && bpf_skb_load_bytes(w->skb, off, at->header, FRAME_HEADER)) ||
 	    !is_header(at->header, w->is_request) || FRAME_HEADER + body_of(at->header) != bytes)
 		return 0;
 	d->bytes += bytes;
 	note_frame(d);
 	at->top = at->next = seq + bytes;
-	want_body(w, m, at, seq + FRAME_HEADER);
-	w->now_ns = bpf_ktime_get_ns();
+	if (!has_header)
+		want_body(w, m, at, seq + FRAME_HEADER);
 	on_frame(w, m, d);
 	return 1;
 }

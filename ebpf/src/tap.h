@@ -35,6 +35,7 @@ struct tap_seen {
 /* A packet of a tapped flow, before and after it was read. */
 struct tap {
 	__u64 cookie;
+	__u64 at_ns;
 	struct tap_seen before;
 	struct tap_seen after;
 	__u32 seq;
@@ -198,18 +199,21 @@ static __always_inline __u64 up_to(__u64 bytes, __u64 mask)
 	return bytes;
 }
 
-/* One record with room for `most` bytes. */
-#define TAP_RECORD(ring, copy, n, behind, most)                                             \
+/* One record with room for `most` bytes. Of a packet's first one, `header` is given the first bytes. */
+#define TAP_RECORD(ring, skb, range, n, behind, most, header)                                    \
 	({                                                                               \
 		struct up_tap_record *r = bpf_ringbuf_reserve(ring, sizeof(*r) + (most), 0); \
 		if (r) {                                                                 \
-			__u64 bytes = up_to(n, 2 * (most) - 1);                                    \
-			tap_fill(r, &(copy)->range, n, behind);                                       \
-			if (bytes > 0 && bytes <= (most) &&                              \
-			    bpf_skb_load_bytes((copy)->skb, (copy)->range.off, r + 1, bytes)) {      \
+			/* Of 1 to `most`: a 6.12 verifier does not believe a comparison with 0. */   \
+			__u64 bytes = 1 + up_to((n) - 1, (most) - 1);                    \
+			tap_fill(r, range, n, behind);                                       \
+			if ((n) > 0 &&                                                   \
+			    bpf_skb_load_bytes(skb, (range)->off, r + 1, bytes)) {      \
 				r->copied = 0;                                           \
 				r->after += n;                                           \
 			}                                                                \
+			if (header)                                                      \
+				__builtin_memcpy(header, r + 1, FRAME_HEADER);           \
 			bpf_ringbuf_submit(r, tap_wakes(slot));                          \
 		}                                                                        \
 		!!r;                                                                     \
@@ -232,6 +236,47 @@ static __always_inline void tap_fill(struct up_tap_record *r, const struct tap_r
 	r->has_frame = c->has_frame;
 }
 
+/* Whether a packet has been copied. */
+enum {
+	TAP_NOT_YET = 0,
+	TAP_TOLD = 1,
+	/* There was no room. */
+	TAP_LOST = 2,
+};
+
+#define NO_HEADER ((__u8 *)0)
+
+/* Copies a packet that nearly all are, before it is read: short, so that all of it is wanted whatever it is, and in step
+ * (is_in_step), so that it begins with a frame and all before it has passed. The cursor is given its first bytes. */
+VERIFIED_ONCE int tap_whole(struct __sk_buff *skb, struct up_meter *m, __u32 is_request, __u32 off, __u64 at_ns)
+{
+	struct tap_range c = { .at_ns = at_ns, .off = off, .has_frame = 1, .is_request = is_request };
+	struct up_direction *d;
+	__u32 slot, n = skb->len - off;
+	int is_told;
+	void *ring;
+
+	if (!m)
+		return TAP_NOT_YET;
+	d = is_request ? &m->requests : &m->responses;
+	c.cookie = m->connect.cookie;
+	c.seq = c.passed = c.frame_at = d->at.next;
+	c.framing = d->at.framing;
+	slot = tap_slot(c.cookie);
+	ring = bpf_map_lookup_elem(&tap_rings, &slot);
+	if (!ring)
+		return TAP_LOST;
+	if (n <= 64)
+		is_told = TAP_RECORD(ring, skb, &c, n, 0, 64, d->at.header);
+	else if (n <= 128)
+		is_told = TAP_RECORD(ring, skb, &c, n, 0, 128, d->at.header);
+	else if (n <= 256)
+		is_told = TAP_RECORD(ring, skb, &c, n, 0, 256, d->at.header);
+	else
+		is_told = TAP_RECORD(ring, skb, &c, n, 0, UP_TAP_ID_BYTES, d->at.header);
+	return is_told ? TAP_TOLD : TAP_LOST;
+}
+
 /* The next piece of a packet; 1 ends it. */
 static long tap_piece(__u32 number, void *ctx)
 {
@@ -247,15 +292,15 @@ static long tap_piece(__u32 number, void *ctx)
 	if (!ring)
 		is_told = 0;
 	else if (n <= 128)
-		is_told = TAP_RECORD(ring, copy, n, behind, 128);
+		is_told = TAP_RECORD(ring, copy->skb, c, n, behind, 128, NO_HEADER);
 	else if (n <= 512)
-		is_told = TAP_RECORD(ring, copy, n, behind, 512);
+		is_told = TAP_RECORD(ring, copy->skb, c, n, behind, 512, NO_HEADER);
 	else if (n <= 2048)
-		is_told = TAP_RECORD(ring, copy, n, behind, 2048);
+		is_told = TAP_RECORD(ring, copy->skb, c, n, behind, 2048, NO_HEADER);
 	else if (n <= 8192)
-		is_told = TAP_RECORD(ring, copy, n, behind, 8192);
+		is_told = TAP_RECORD(ring, copy->skb, c, n, behind, 8192, NO_HEADER);
 	else
-		is_told = TAP_RECORD(ring, copy, n, behind, UP_TAP_PIECE_BYTES);
+		is_told = TAP_RECORD(ring, copy->skb, c, n, behind, UP_TAP_PIECE_BYTES, NO_HEADER);
 	if (!is_told)
 		copy->lost += n;
 	/* Bytes of a packet that have been told are none that could be missing. */
@@ -281,7 +326,7 @@ VERIFIED_ONCE int tap_packet(struct __sk_buff *skb, const struct tap *t)
 	end = t->seq + bytes;
 	body = t->before.next - t->seq;
 	c->cookie = t->cookie;
-	c->at_ns = bpf_ktime_get_ns();
+	c->at_ns = t->at_ns;
 	c->seq = t->seq;
 	c->passed = tap_passed(skb, t);
 	c->frame_at = t->frame_at;

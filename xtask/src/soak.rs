@@ -37,7 +37,10 @@ struct Soak {
 const SOAKS: &[Soak] = &[
     Soak {
         program: "alone",
-        tests: &["observe_truth::requests_of_a_driver_are_counted_and_measured"],
+        tests: &[
+            "observe_truth::requests_of_a_driver_are_counted_and_measured",
+            "observe_truth::statements_of_a_driver_are_counted_and_measured_by_copies",
+        ],
         load: ("UNDERPASS_REQUESTS", "1000000"),
         round: None,
     },

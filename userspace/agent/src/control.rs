@@ -27,7 +27,7 @@ use crate::{
     containers::{Book, ContainerMetrics},
     edge::EdgeControl,
     marks::{Asked, FlowNumber, Marks, Set, Wanted},
-    observed, remembered,
+    observed, remembered, seconds,
     triggers::{self, Triggers},
 };
 
@@ -129,14 +129,11 @@ impl Control {
 
     /// Runs for ever. `hangups`: SIGHUP, which must be caught before anybody is told to send it.
     pub async fn run(mut self, mut hangups: Signal) {
-        let mut file_looks = time::interval(LOOK_AT_FILE_EVERY);
-        let mut cgroup_looks = time::interval(LOOK_AT_CGROUPS_EVERY);
-        file_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        cgroup_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut meter_looks = time::interval(LOOK_AT_METERS_EVERY);
-        meter_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut remembered_looks = time::interval(LOOK_AT_REMEMBERED_EVERY);
-        remembered_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut file_looks = seconds::every(LOOK_AT_FILE_EVERY);
+        let mut cgroup_looks = seconds::every(LOOK_AT_CGROUPS_EVERY);
+        let mut meter_looks = seconds::every(LOOK_AT_METERS_EVERY);
+        let mut remembered_looks = seconds::every(LOOK_AT_REMEMBERED_EVERY);
+        // A quantile is one of the responses in between, so that no two looks may be close.
         let mut trigger_looks = time::interval(triggers::LOOK_EVERY);
         trigger_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

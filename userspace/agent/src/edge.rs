@@ -21,10 +21,9 @@ use prometheus::{
     proto::MetricFamily,
 };
 use proxy::{Choice, Share};
-use tokio::{
-    sync::watch,
-    time::{self, MissedTickBehavior},
-};
+use tokio::sync::watch;
+
+use crate::seconds;
 
 /// The interval at which the host is asked for MACs that packets lacked.
 const TEND_EVERY: Duration = Duration::from_secs(1);
@@ -142,8 +141,7 @@ fn say(guarded: &Guarded) {
 /// # Errors
 /// Those who choose are gone: the agent ends.
 pub async fn tend(edge: SharedEdge, mut choice: watch::Receiver<Choice>) -> io::Result<()> {
-    let mut looks = time::interval(TEND_EVERY);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looks = seconds::every(TEND_EVERY);
     loop {
         let chosen = tokio::select! {
             _ = looks.tick() => false,

@@ -8,7 +8,8 @@ use std::{
 };
 
 use dataplane::Dataplane;
-use tokio::time::{self, MissedTickBehavior};
+
+use crate::seconds;
 
 /// The interval of the upkeep: a database that begins to listen where the agent's hooks do not see
 /// it is known after this time.
@@ -16,10 +17,12 @@ const TEND_EVERY: Duration = Duration::from_secs(1);
 
 /// Keeps the kernel up to date. Runs for ever.
 pub async fn tend(dataplane: Arc<Mutex<Option<Dataplane>>>) -> Infallible {
-    let mut tending = time::interval(TEND_EVERY);
-    tending.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tending = seconds::every(TEND_EVERY);
     loop {
         tending.tick().await;
+        if !has_incoming(&dataplane) {
+            continue;
+        }
         let dataplane = dataplane.clone();
         let tended = tokio::task::spawn_blocking(move || {
             let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,4 +36,9 @@ pub async fn tend(dataplane: Arc<Mutex<Option<Dataplane>>>) -> Infallible {
             Ok(_) => {}
         }
     }
+}
+
+fn has_incoming(dataplane: &Mutex<Option<Dataplane>>) -> bool {
+    let dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
+    dataplane.as_ref().is_some_and(Dataplane::has_incoming)
 }

@@ -26,6 +26,7 @@ pub mod marks;
 pub mod namespaces;
 pub mod observed;
 pub mod remembered;
+mod seconds;
 pub mod shortcuts;
 pub mod socket_file;
 pub mod triggers;

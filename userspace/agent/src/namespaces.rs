@@ -21,12 +21,9 @@ use prometheus::{
 };
 use serde::Serialize;
 use telemetry::Metrics;
-use tokio::{
-    sync::{mpsc, watch},
-    time::{self, MissedTickBehavior},
-};
+use tokio::sync::{mpsc, watch};
 
-use crate::containers::Book;
+use crate::{containers::Book, seconds};
 
 /// The agent keeps a namespace alive for up to two of these after its last process.
 const TEND_EVERY: Duration = Duration::from_secs(1);
@@ -41,14 +38,16 @@ pub async fn serve(
     settled: mpsc::Sender<NewNetnsListeners>,
     metrics: Metrics,
 ) -> io::Result<Infallible> {
-    let mut tending = time::interval(TEND_EVERY);
-    tending.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tending = seconds::every(TEND_EVERY);
     loop {
         tokio::select! {
             caller = calling.next() => {
                 settle(&netns_agents, caller?, &settled, &metrics).await?;
             }
             _ = tending.tick() => {
+                if netns_agents.count() == 0 {
+                    continue;
+                }
                 let netns_agents = netns_agents.clone();
                 let tended = tokio::task::spawn_blocking(move || netns_agents.tend()).await;
                 if let Err(error) = tended {

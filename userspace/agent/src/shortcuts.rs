@@ -16,7 +16,9 @@ use prometheus::{
     proto::MetricFamily,
 };
 use proxy::paths::PathsAvailable;
-use tokio::time::{self, Instant, MissedTickBehavior};
+use tokio::time::{self, Instant};
+
+use crate::seconds;
 pub use view::{ShortcutView, flows, views};
 
 type Shared = Arc<Mutex<Option<Dataplane>>>;
@@ -46,8 +48,7 @@ pub async fn tend(
     let Some(mut spills) = taken else {
         return std::future::pending().await;
     };
-    let mut tending = time::interval(TEND_EVERY);
-    tending.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tending = seconds::every(TEND_EVERY);
     let mut next_reading = Instant::now() + LOOK_EVERY;
     let mut looks: Option<Looks> = None;
     loop {
@@ -55,7 +56,9 @@ pub async fn tend(
         let next = looks.as_ref().map(|l| l.next);
         tokio::select! {
             _ = tending.tick() => {
-                blocking(&dataplane, Dataplane::tend_shortcuts).await;
+                if is_open {
+                    blocking(&dataplane, Dataplane::tend_shortcuts).await;
+                }
                 let tried = with(&dataplane, Dataplane::tried).unwrap_or_default();
                 tried.iter().for_each(|tried| available.note(tried));
                 if keep.is_some()

@@ -7,12 +7,12 @@
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// Builds [`Spread`].
-pub(crate) type BuildSpread = BuildHasherDefault<Spread>;
+pub type BuildSpread = BuildHasherDefault<Spread>;
 
 /// Spreads one integer key over all bits: the table takes its index from the low ones and its tag
 /// from the high ones.
 #[derive(Default)]
-pub(crate) struct Spread(u64);
+pub struct Spread(u64);
 
 impl Spread {
     fn mix(&mut self, key: u64) {

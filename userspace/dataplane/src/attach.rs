@@ -362,6 +362,11 @@ impl Dataplane {
         self.gateway.tend()
     }
 
+    /// Whether [`Self::tend_incoming`] has anything to look after.
+    pub fn has_incoming(&self) -> bool {
+        self.incoming.has_steered() || self.gateway.has_addresses()
+    }
+
     /// From now on the agent takes connections from other hosts to these virtual addresses, which
     /// become this host's, and to no others. Returns listeners that were opened for them. Within a
     /// runtime.

@@ -1,6 +1,6 @@
 //! The tap: copies of the packets of flows whose rule only reads them (`tap.h`).
 //!
-//! The ring is made when a rule taps for the first time, and stays. Its reader looks a thousand times a second
+//! The ring is made when a rule taps for the first time, and stays. Its reader looks every few milliseconds
 //! while something comes. When nothing came twice it says in `tap_sleeps` that it sleeps, and waits: the kernel
 //! looks there after it has reserved a record, and the reader sees in the ring that one is reserved, so neither
 //! misses the other.
@@ -55,8 +55,15 @@ pub const TAP_FRAME_BYTES: u32 = abi::TAP_FRAME_BYTES;
 /// Bytes of a RESULT for steps that want its details.
 pub const TAP_ROWS_BYTES: u32 = abi::TAP_ROWS_BYTES;
 
-/// The reader looks after this time while something comes.
-const LOOK: Duration = Duration::from_millis(1);
+/// The reader looks after this time while something comes. Each look takes a processor from somebody.
+const LOOK: Duration = Duration::from_millis(4);
+
+/// The reader looks after this time if it has slept until lately, or if it has found more than one in [`FULL`] of the ring.
+const LOOK_SOON: Duration = Duration::from_millis(1);
+const FULL: usize = 32;
+
+/// So many looks after it has slept are soon: what comes now and then is told at once.
+const LOOKS_SOON: u32 = 16;
 
 /// So often it looks in vain before it sleeps.
 const IDLE_LOOKS: u32 = 2;
@@ -141,6 +148,7 @@ impl Tap {
         if let ((Some(sleeps), Some(meters)), (Some(left_out), Some(outcomes))) = (maps, told) {
             self.reader = Some(TapReader {
                 ring,
+                bytes: bytes as usize,
                 sleeps,
                 meters,
                 left_out,
@@ -178,6 +186,8 @@ impl Tap {
 /// The reader of the tap's ring. It is for a thread of its own.
 pub struct TapReader {
     ring: RingBuf<MapData>,
+    /// The ring's size.
+    bytes: usize,
     sleeps: Array<MapData, u32>,
     meters: HashMap<MapData, u64, PodOf<abi::Meter>>,
     left_out: LeftOut,
@@ -267,14 +277,18 @@ impl TapReader {
     /// # Errors
     /// The ring cannot be waited for.
     pub fn run(mut self, stop: &PipeReader, consumer: &mut impl TapConsumer) -> io::Result<()> {
-        let mut idle = 0;
+        let (mut idle, mut looks) = (0, 0);
         loop {
             let found = self.drain(consumer);
-            idle = if found { 0 } else { idle + 1 };
+            idle = if found > 0 { 0 } else { idle + 1 };
+            let is_soon = looks < LOOKS_SOON || found > self.bytes / FULL;
             let stopped = match idle > IDLE_LOOKS {
-                false => self.wait(stop, Some(LOOK), false)?,
+                false => {
+                    looks = looks.saturating_add(1);
+                    self.wait(stop, Some(if is_soon { LOOK_SOON } else { LOOK }), false)?
+                }
                 true => {
-                    idle = 0;
+                    (idle, looks) = (0, 0);
                     self.sleep(stop)?
                 }
             };
@@ -285,9 +299,9 @@ impl TapReader {
         }
     }
 
-    /// Tells what is in the ring. Whether there was anything.
-    fn drain(&mut self, consumer: &mut impl TapConsumer) -> bool {
-        let mut found = false;
+    /// Tells what is in the ring, of so many bytes.
+    fn drain(&mut self, consumer: &mut impl TapConsumer) -> usize {
+        let mut found = 0;
         let mut flows = TapFlows {
             meters: &self.meters,
             left_out: &mut self.left_out,
@@ -295,7 +309,7 @@ impl TapReader {
             names: &self.names,
         };
         while let Some(bytes) = self.ring.next() {
-            found = true;
+            found += bytes.len();
             match event(&bytes, &self.names) {
                 Some((cookie, event)) => consumer.event(cookie, event, &mut flows),
                 None => tracing::error!("a record of the tap could not be read"),

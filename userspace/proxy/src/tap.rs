@@ -11,15 +11,16 @@ mod listed;
 mod metrics;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     io::{self, PipeReader, PipeWriter},
     sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
+use cql::hash::BuildSpread;
 use dataplane::{
-    Adopted, NotAdopted, Settled, SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows, TapReader,
+    Adopted, ClientAddr, Settled, SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows, TapReader,
 };
 use flow::{Flow, Flows, Path};
 use nix::time::{ClockId, clock_gettime};
@@ -111,31 +112,7 @@ impl TapThread {
 
     /// Counts running connections that are read from now on, and says why others are not.
     pub fn note_running(&self, running: &Adopted) {
-        for (rule, count) in &running.by_rule {
-            let rule = series_of(rule.clone());
-            let adopted = self.metrics.adopted.with_label_values(&[rule.as_str()]);
-            adopted.inc_by(*count);
-            tracing::info!(
-                rule = rule.as_str(),
-                connections = count,
-                "running connections are read"
-            );
-        }
-        for reason in NotAdopted::ALL {
-            let count = running.not.get(&reason).copied().unwrap_or(0);
-            let gauge = self
-                .metrics
-                .not_adopted
-                .with_label_values(&[reason.as_str()]);
-            if count > 0 && gauge.get() as u64 != count {
-                let why = reason.explained();
-                tracing::info!(
-                    connections = count,
-                    "running connections are not read: {why}"
-                );
-            }
-            gauge.set(count as i64);
-        }
+        self.metrics.note_running(running);
     }
 
     /// Has the reporters told of what was not answered, and ends the thread. To be called when the tap is
@@ -163,7 +140,8 @@ struct TappedFlows {
     shared: Arc<ProxyContext>,
     metrics: TapMetrics,
     listed: ListedFlows,
-    flows: HashMap<SockCookie, Reading>,
+    /// In boxes, because a table is up to twice as large as what it has.
+    flows: HashMap<SockCookie, Box<Reading>, BuildSpread>,
     looked: Instant,
     budget: Budget,
     /// When the budget was looked at, and what this thread had used by then.
@@ -177,10 +155,8 @@ struct Reading {
     recorder: Recorder,
     /// The steps that are no reporters. None: there are none.
     steps: Option<Box<CopiedSteps>>,
-    /// The latest packet's time, by the kernel's clock.
+    /// When something came last, by the kernel's clock.
     at_ns: u64,
-    /// When something came last.
-    came: Instant,
     /// The counts that metrics have been told.
     counted: Counts,
     rule: RuleName,
@@ -231,8 +207,11 @@ impl TapConsumer for TappedFlows {
         flows.sweep();
         let is_there = |cookie| self.flows.contains_key(&cookie) || flows.is_live(cookie);
         self.listed.retain(is_there);
+        let now_ns = monotonic_ns();
+        let silence = |reading: &Reading| now_ns.saturating_sub(reading.at_ns);
         let silent = self.flows.iter();
-        let silent = silent.filter(|(_, reading)| reading.came.elapsed() >= LOOK_AFTER);
+        let silent =
+            silent.filter(|(_, reading)| u128::from(silence(reading)) >= LOOK_AFTER.as_nanos());
         let gone: Vec<_> = silent
             .filter(|(cookie, _)| flows.get(**cookie).is_none())
             .map(|(cookie, reading)| (*cookie, reading.at_ns))
@@ -254,7 +233,7 @@ impl TappedFlows {
             shared: shared.clone(),
             metrics,
             listed,
-            flows: HashMap::new(),
+            flows: HashMap::default(),
             looked: Instant::now(),
             budget: Budget::new(budget),
             budget_looked: (Instant::now(), Duration::ZERO),
@@ -292,93 +271,31 @@ impl TappedFlows {
             tracing::error!(%error, "the kernel cannot be told which tapped flows to leave out");
         }
         if changed {
-            self.tell_left_out(&before);
-        }
-    }
-
-    fn tell_left_out(&self, before: &[RuleName]) {
-        let left_out = self.budget.left_out();
-        for (rule, share) in left_out {
-            let rule_label = series_of(rule.clone());
-            let gauge = self
-                .metrics
-                .left_out
-                .with_label_values(&[rule_label.as_str()]);
-            gauge.set(*share);
-            if !before.contains(rule) {
-                tracing::warn!(
-                    rule = rule.as_str(),
-                    share,
-                    "reading copies takes more than `tap_cpu`: some of the rule's flows are not read"
-                );
-            }
-        }
-        for rule in before.iter().filter(|rule| !left_out.contains_key(*rule)) {
-            let rule_label = series_of(rule.clone());
-            let gauge = self
-                .metrics
-                .left_out
-                .with_label_values(&[rule_label.as_str()]);
-            gauge.set(0.0);
-            tracing::info!(
-                rule = rule.as_str(),
-                "all of the rule's flows are read again"
-            );
+            self.metrics.tell_left_out(left_out, &before);
         }
     }
 
     /// The flow with this cookie, also if its beginning was missed. None: there is none, or no more.
     fn reading(&mut self, cookie: SockCookie, flows: &TapFlows<'_>) -> Option<&mut Reading> {
-        if !self.flows.contains_key(&cookie) {
-            self.begin(&flows.get(cookie)?);
+        let count = self.flows.len();
+        match self.flows.entry(cookie) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(free) => {
+                let tapped = flows.get(cookie)?;
+                let client = tapped.client.filter(|_| count < MAX_FLOWS)?;
+                self.metrics.flows.set(count as i64 + 1);
+                let reading = Reading::begin(&self.shared, &self.listed, &tapped, client);
+                Some(free.insert(Box::new(reading)))
+            }
         }
-        self.flows.get_mut(&cookie)
     }
 
     fn begin(&mut self, tapped: &TapFlow) {
         let Some(client) = tapped.client.filter(|_| self.flows.len() < MAX_FLOWS) else {
             return;
         };
-        let flow = Flow::begin(
-            self.listed.number(tapped.cookie, &self.shared.flows),
-            client,
-            tapped.process.clone(),
-            tapped.orig_dst,
-            tapped.rule.clone(),
-        );
-        flow.set_action(&tapped.rule, Action::Enrich);
-        flow.travels(Path::Tap);
-        let flow = Arc::new(flow);
-        let mut recorder = Recorder::new(&self.shared, &flow);
-        let question = asked::question(tapped, &flow, &self.shared.policy.borrow());
-        let mut decoded = TappedFlow::new(self.shared.prepared.clone());
-        decoded.asks();
-        if question.is_none() {
-            decoded.asks_a_while();
-            recorder.attach_reporters(&flow);
-        }
-        self.listed.enter(tapped.cookie, &flow, question.is_some());
-        let steps = CopiedSteps::begin(
-            &self.shared.pipelines.borrow(),
-            &self.shared.pipeline_metrics,
-            &flow,
-            question.is_none(),
-        );
-        let reading = Reading {
-            tapped: decoded,
-            question,
-            steps,
-            recorder,
-            at_ns: 0,
-            came: Instant::now(),
-            counted: Counts::default(),
-            rule: series_of(tapped.rule.clone()),
-            decided_by: tapped.rule.clone(),
-            load: 0,
-            has_stopped: false,
-            flow,
-        };
-        self.flows.insert(tapped.cookie, reading);
+        let reading = Reading::begin(&self.shared, &self.listed, tapped, client);
+        self.flows.insert(tapped.cookie, Box::new(reading));
         self.metrics.flows.set(self.flows.len() as i64);
     }
 
@@ -440,9 +357,55 @@ impl TappedFlows {
 }
 
 impl Reading {
+    /// Begins to read a flow.
+    fn begin(
+        shared: &Arc<ProxyContext>,
+        listed: &ListedFlows,
+        tapped: &TapFlow,
+        client: ClientAddr,
+    ) -> Self {
+        let flow = Flow::begin(
+            listed.number(tapped.cookie, &shared.flows),
+            client,
+            tapped.process.clone(),
+            tapped.orig_dst,
+            tapped.rule.clone(),
+        );
+        flow.set_action(&tapped.rule, Action::Enrich);
+        flow.travels(Path::Tap);
+        let flow = Arc::new(flow);
+        let mut recorder = Recorder::new(shared, &flow);
+        let question = asked::question(tapped, &flow, &shared.policy.borrow());
+        let mut decoded = TappedFlow::new(shared.prepared.clone());
+        decoded.asks();
+        if question.is_none() {
+            decoded.asks_a_while();
+            recorder.attach_reporters(&flow);
+        }
+        listed.enter(tapped.cookie, &flow, question.is_some());
+        let steps = CopiedSteps::begin(
+            &shared.pipelines.borrow(),
+            &shared.pipeline_metrics,
+            &flow,
+            question.is_none(),
+        );
+        Self {
+            tapped: decoded,
+            question,
+            steps,
+            recorder,
+            at_ns: monotonic_ns(),
+            counted: Counts::default(),
+            rule: series_of(tapped.rule.clone()),
+            decided_by: tapped.rule.clone(),
+            load: 0,
+            has_stopped: false,
+            flow,
+        }
+    }
+
     fn packet(&mut self, direction: Direction, packet: &Packet<'_>) {
         self.at_ns = packet.at_ns;
-        self.came = Instant::now();
         self.load += 1 + packet.bytes.len() as u64 / BYTES_LIKE_A_PACKET;
         let (tapped, recorder) = (&mut self.tapped, &mut self.recorder);
         let steps = self.steps.as_deref_mut();
@@ -506,4 +469,10 @@ impl Reading {
             _ => tapped.finish(at_ns, recorder),
         }
     }
+}
+
+/// Now, by the clock of the kernel's copies.
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
+    now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
 }

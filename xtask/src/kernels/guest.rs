@@ -35,9 +35,11 @@ pub fn make(folder: &Path, bytes: &str) -> Result<PathBuf> {
     if root.exists() {
         fs::remove_dir_all(&root)?;
     }
-    for part in ["bin", "proc", "sys", "dev", "tmp", "run"] {
+    for part in ["bin", "proc", "sys", "dev", "tmp", "run", "etc"] {
         fs::create_dir_all(root.join(part))?;
     }
+    // The agent looks whom its admin socket is for.
+    File::create(root.join("etc/group"))?;
     symlink("bin", root.join("sbin"))?;
     let busybox = find_program("busybox").context("busybox is gone")?;
     fs::copy(busybox, root.join("bin/busybox"))?;

@@ -10,7 +10,7 @@ mount -t tmpfs run /run
 mount -t cgroup2 cgroup /sys/fs/cgroup
 mount -t bpf bpf /sys/fs/bpf
 ip link set lo up
-mkdir /sys/fs/cgroup/apps
+mkdir /sys/fs/cgroup/apps /run/underpass
 
 value() {
 	wget -q -O - http://127.0.0.1:9180/metrics | grep -F "$1" | sed 's/.* //'

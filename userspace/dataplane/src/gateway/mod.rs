@@ -89,6 +89,11 @@ impl Gateway {
         Ok(std::mem::take(&mut self.opened))
     }
 
+    /// Whether any virtual address is this host's.
+    pub(crate) fn has_addresses(&self) -> bool {
+        !self.taken.is_empty()
+    }
+
     /// Has the routes be there. To be called every second.
     pub(crate) fn tend(&self) -> Result<(), AttachError> {
         let made = routes::make(&self.addresses());

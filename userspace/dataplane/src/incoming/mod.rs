@@ -252,6 +252,11 @@ impl Incoming {
         own.map(|steered| steered.number)
     }
 
+    /// Whether connections from other hosts come in anywhere.
+    pub(crate) fn has_steered(&self) -> bool {
+        !self.steered.is_empty()
+    }
+
     /// Looks for databases that nobody has announced, and has the routing rules, and who answers for
     /// connections that are gone, be there. To be called every second.
     pub(crate) fn tend(&mut self, ebpf: &mut Ebpf) -> Result<(), AttachError> {

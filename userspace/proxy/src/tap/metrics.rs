@@ -1,8 +1,11 @@
 //! The metrics of tapped flows.
 
-use dataplane::NotAdopted;
+use std::collections::BTreeMap;
+
+use dataplane::{Adopted, NotAdopted};
+use policy::RuleName;
 use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
-use telemetry::counters_by;
+use telemetry::{counters_by, series_of};
 
 /// The metrics of tapped flows.
 #[derive(Clone, Debug)]
@@ -68,6 +71,57 @@ impl TapMetrics {
         self.stopped.with_label_values(&["rule", "reason"]);
         self.adopted.with_label_values(&["rule"]);
         self.left_out.with_label_values(&["rule"]);
+    }
+
+    /// Counts running connections that are read from now on, and says why others are not.
+    pub(super) fn note_running(&self, running: &Adopted) {
+        for (rule, count) in &running.by_rule {
+            let rule = series_of(rule.clone());
+            let adopted = self.adopted.with_label_values(&[rule.as_str()]);
+            adopted.inc_by(*count);
+            tracing::info!(
+                rule = rule.as_str(),
+                connections = count,
+                "running connections are read"
+            );
+        }
+        for reason in NotAdopted::ALL {
+            let count = running.not.get(&reason).copied().unwrap_or(0);
+            let gauge = self.not_adopted.with_label_values(&[reason.as_str()]);
+            if count > 0 && gauge.get() as u64 != count {
+                let why = reason.explained();
+                tracing::info!(
+                    connections = count,
+                    "running connections are not read: {why}"
+                );
+            }
+            gauge.set(count as i64);
+        }
+    }
+
+    /// Says of which rules such shares of flows are left out, where `before` these were.
+    pub(super) fn tell_left_out(&self, left_out: &BTreeMap<RuleName, f64>, before: &[RuleName]) {
+        for (rule, share) in left_out {
+            let rule_label = series_of(rule.clone());
+            let gauge = self.left_out.with_label_values(&[rule_label.as_str()]);
+            gauge.set(*share);
+            if !before.contains(rule) {
+                tracing::warn!(
+                    rule = rule.as_str(),
+                    share,
+                    "reading copies takes more than `tap_cpu`: some of the rule's flows are not read"
+                );
+            }
+        }
+        for rule in before.iter().filter(|rule| !left_out.contains_key(*rule)) {
+            let rule_label = series_of(rule.clone());
+            let gauge = self.left_out.with_label_values(&[rule_label.as_str()]);
+            gauge.set(0.0);
+            tracing::info!(
+                rule = rule.as_str(),
+                "all of the rule's flows are read again"
+            );
+        }
     }
 }
 

@@ -23,8 +23,11 @@ fn frames_are_counted_by_opcode() {
             c.server_sends(&frame(RESPONSE | version, -1, 0x0C, &event));
             let counted = |from: &str, opcode: &str| {
                 let labels = format!("from=\"{from}\",opcode=\"{opcode}\",rule=\"r\"");
-                host.metric("frames", &labels)
+                let sample = format!("underpass_frames_total{{{labels}}}");
+                host.agent.metric(&sample).unwrap_or(0.0) as u64
             };
+            // The last one has been read from copies, too.
+            eventually("all are read", || counted("database", "event") == nth);
             for (from, opcode, each) in [
                 ("client", "startup", 1),
                 ("client", "query", 1),

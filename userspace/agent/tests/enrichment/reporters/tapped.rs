@@ -308,7 +308,7 @@ fn wake_ups(pid: u32) -> u64 {
 
 #[test]
 fn idle_connections_wake_nobody() {
-    const CONNECTIONS: usize = 100;
+    const CONNECTIONS: usize = 1_000;
     host(|host| {
         host.policy(&tapped("tap", "{ transform = \"stats\" }"));
         let idle = [(); CONNECTIONS].map(|()| begin(host, 4));
