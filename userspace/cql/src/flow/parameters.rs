@@ -184,7 +184,7 @@ impl Given {
     const TIMESTAMP: u32 = 0x20;
     const NAMES: u32 = 0x40;
     const KEYSPACE: u32 = 0x80;
-    /// What a BATCH has no place for (§4.1.7): Cassandra reads them there as in a QUERY.
+    /// The flags that a BATCH has not (§4.1.7): Cassandra reads them there as in a QUERY.
     const NOT_OF_BATCH: u32 = Self::VALUES | Self::PAGE_SIZE | Self::PAGING_STATE;
 
     fn has(self, flag: u32) -> bool {

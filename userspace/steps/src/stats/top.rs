@@ -46,7 +46,7 @@ pub(super) struct Top {
     entries: Mutex<HashMap<Key, Arc<Entry>>>,
 }
 
-/// Who asks.
+/// The one that asks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Client {
     /// A process of this host, by its name.

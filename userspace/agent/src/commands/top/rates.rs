@@ -1,4 +1,4 @@
-//! What was asked between two looks at the agent's most frequent statements.
+//! Rates of what was asked between two looks at the agent's most frequent statements.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -60,7 +60,7 @@ impl Asked {
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Counts {
     count: u64,
-    /// What of `count` is others'.
+    /// The part of `count` that is others'.
     over: u64,
     errors: u64,
     rows: u64,
@@ -125,7 +125,7 @@ pub struct Row {
     pub max_us: u64,
 }
 
-/// What rows are ordered by, the largest first.
+/// The order of rows, the largest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
     /// Requests a second

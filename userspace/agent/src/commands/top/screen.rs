@@ -32,7 +32,7 @@ const ACTIONS: [(char, &str); 4] = [
 
 const HELP: &str = " ↑↓ choose  Enter details  / filter  s order  p pause  m mark  q end ";
 
-/// What has the keys.
+/// The part of the screen that has the keys.
 #[derive(Clone, Debug, PartialEq)]
 enum Mode {
     Table,
@@ -61,7 +61,7 @@ struct Screen<'a> {
     is_paused: bool,
     mode: Mode,
     next_look: Instant,
-    /// What became of the last look or mark.
+    /// The outcome of the last look or mark.
     said: String,
 }
 
