@@ -87,7 +87,12 @@ pub fn with_database(command: &str, with_cassandra: bool, args: &[String]) -> Re
 /// A quick run of the programs that the tests have built, which fails when a figure is absurd. Its
 /// figures are compared with nothing but each other, so no release build is worth its minutes.
 pub fn quick(node: &cassandra::Up) -> Result<()> {
-    let status = bench(Built::ForTests, "run", Some(node), &["--quick".to_owned()])?;
+    let status = bench(
+        Built::ForTests,
+        "run",
+        Some(node),
+        &["--quick", "--rounds", "1"].map(str::to_owned),
+    )?;
     ensure!(status.success(), "the quick benchmark failed: see above");
     Ok(())
 }

@@ -154,12 +154,31 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// Sends the agent a signal.
+    /// Sends the agent a signal. After SIGSTOP none of its threads runs when this returns: each stops when it is on a
+    /// processor next.
     ///
     /// # Errors
-    /// It has ended.
+    /// It has ended, or does not stop.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        Ok(kill(Pid::from_raw(self.pid() as i32), signal)?)
+        kill(Pid::from_raw(self.pid() as i32), signal)?;
+        let deadline = Instant::now() + STOP_LIMIT;
+        while signal == Signal::SIGSTOP && !self.is_stopped()? {
+            anyhow::ensure!(Instant::now() < deadline, "the agent runs on after SIGSTOP");
+            thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Whether each thread of the agent is stopped.
+    fn is_stopped(&self) -> anyhow::Result<bool> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid()))?;
+        let states = threads.flatten().map(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            // Behind the name, which is in parentheses and may hold any.
+            let (_, rest) = stat.rsplit_once(") ").unwrap_or_default();
+            rest.starts_with('T')
+        });
+        Ok(states.into_iter().all(|is_stopped| is_stopped))
     }
 
     /// Process id of the agent.

@@ -252,8 +252,11 @@ fn no_application_notices_how_often_the_agent_dies() {
         "{deaths} deaths, {requests} requests: p99 {p99:?}, the slowest {slowest:?}; without the tap {unseen_p99:?} and {unseen_slowest:?}"
     );
     assert!(slowest < PATIENT + unseen_slowest, "{slowest:?}");
-    let most = unseen_p99.mul_f64(P99_AT_MOST);
-    assert!(p99 <= most, "{p99:?}, without the tap {unseen_p99:?}");
+    // Beside other tests a few deaths tell nothing of it.
+    if deaths > DEATHS {
+        let most = unseen_p99.mul_f64(P99_AT_MOST);
+        assert!(p99 <= most, "{p99:?}, without the tap {unseen_p99:?}");
+    }
 }
 
 /// Running connections, unless UNDERPASS_RUNNING says otherwise: `cargo xtask soak` has ten thousand, or as many as this
