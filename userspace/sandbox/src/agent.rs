@@ -171,9 +171,9 @@ impl<'a> Agent<'a> {
 
     /// Whether each thread of the agent is stopped.
     fn is_stopped(&self) -> anyhow::Result<bool> {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid()))?;
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid()))?;
         let states = threads.flatten().map(|thread| {
-            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
             // Behind the name, which is in parentheses and may hold any.
             let (_, rest) = stat.rsplit_once(") ").unwrap_or_default();
             rest.starts_with('T')

@@ -205,6 +205,12 @@ impl Screen<'_> {
     fn begin_mark(&mut self) {
         let process = self.chosen.as_ref().and_then(|asked| asked.process.clone());
         match process {
+            // A process names itself, and could mean others than itself.
+            Some(process) if process.contains(['*', ',', '=']) || process.is_empty() => {
+                self.said =
+                    "this process's name would mean others in a mark: mark its flows by number"
+                        .to_owned();
+            }
             Some(process) => self.mode = Mode::Mark { process },
             None => self.said = "only a process of this host can be marked from here".to_owned(),
         }
