@@ -1,10 +1,11 @@
 //! Through the agent, with the client's connection to it past TCP.
 
+use load::workload::Job;
 use sandbox::Metric;
 
 use super::{
     enrich::ENRICH,
-    ours::{Ours, sum},
+    ours::{Ours, sessions, sum},
 };
 
 /// The path `enrich-short`: as `enrich`, of a rule that lets the clients' sockets into a sockmap.
@@ -13,6 +14,11 @@ pub const ENRICH_SHORT: Ours = Ours {
     about: "as enrich; what client and agent send each other skips TCP",
     agent: "# short legs",
     rule: Ok("action = \"enrich\"\nshortcut = \"client\""),
+    carries: |job: &Job| match sessions(job) {
+        // `underpass_long_legs_total{reason="blocks"}` would count them.
+        Ok(()) if job.blocks() => Err("connections of sockets that block are not short"),
+        carries => carries,
+    },
     slipped,
     ..ENRICH
 };
