@@ -40,6 +40,8 @@ pub enum Command {
         #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
         config: PathBuf,
     },
+    /// Write a first policy, made of what this host does: it reads and counts who asks what, and changes nothing
+    Init(commands::init::InitArgs),
     /// Check a policy file. With --to: show which rule a connection would meet, and why. Details of the
     /// session that you do not give count as not yet known
     Check(Box<CheckArgs>),
@@ -292,6 +294,7 @@ pub fn main() -> ExitCode {
     }
     let done = match command {
         Command::Run { config } => commands::run::run(&config),
+        Command::Init(args) => commands::init::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Schema => commands::schema::run(),
         Command::Doctor { json, config } => commands::doctor::run(json, config.as_deref()),

@@ -9,6 +9,7 @@ pub mod doctor;
 mod doubts;
 pub mod endpoint;
 pub mod flows;
+pub mod init;
 pub mod keep;
 pub mod marks;
 pub mod namespaces;

@@ -30,6 +30,7 @@ fn help_texts() {
     for command in [
         "",
         "run",
+        "init",
         "check",
         "schema",
         "doctor",

@@ -18,6 +18,7 @@ mod doors;
 mod escapes;
 mod gateway;
 mod incoming;
+mod init;
 mod lifecycle;
 mod namespaces;
 mod neighbours;

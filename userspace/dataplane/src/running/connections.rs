@@ -93,6 +93,11 @@ impl Connections {
         }
     }
 
+    /// The addresses at which somebody listens, in no order.
+    pub(super) fn listening(&self) -> impl Iterator<Item = SocketAddr> {
+        self.listening.iter().copied()
+    }
+
     /// Whether the connection came to a socket of this namespace that listens: `own` is the database's side of it.
     pub(super) fn was_accepted(&self, connection: &Connection) -> bool {
         let port = connection.own.port();

@@ -7,7 +7,10 @@
 //! 2. `owners.rs`: their processes.
 //! 3. `survey.rs`: which of them the policy has read, and why others cannot be.
 //! 4. [`Adopter`]: has the kernel mark their sockets.
+//!
+//! `around.rs` lists them for whoever has no policy yet.
 
+mod around;
 mod connections;
 mod owners;
 mod survey;
@@ -29,6 +32,7 @@ use crate::{
 };
 use policy::RuleName;
 
+pub use around::{Around, OpenedHere};
 pub(crate) use survey::{Scope, Survey};
 
 const MAP: &str = "adoptions";

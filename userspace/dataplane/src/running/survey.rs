@@ -22,10 +22,10 @@ use crate::{
 use policy::{Action, Candidate, Decision, Match, Policy, Rule, RuleName, Session, TapDepth};
 
 /// The number of connections that are looked at, at most: as many as the kernel observes, and both their ends.
-const MAX_CONNECTIONS: usize = 2 * abi::MAX_METERS as usize;
+pub(super) const MAX_CONNECTIONS: usize = 2 * abi::MAX_METERS as usize;
 
 /// Names of an agent's process, and of the one that keeps flows for it: their connections are no client's.
-const AGENTS: [&str; 2] = ["underpass", "underpass-keep"];
+pub(super) const AGENTS: [&str; 2] = ["underpass", "underpass-keep"];
 
 /// The connections that are the agent's to read.
 #[derive(Clone, Debug)]
