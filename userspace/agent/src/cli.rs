@@ -151,6 +151,12 @@ pub enum Command {
         #[arg(long, value_name = "SOCKET")]
         control: PathBuf,
     },
+    /// Write man pages and shell completions, for packages
+    #[command(hide = true)]
+    Pages {
+        /// Folder that gets `man` and `completions`
+        folder: PathBuf,
+    },
     /// Clean up after an agent that is gone: remove its hooks, and end its keeper with the flows that it keeps
     /// alive
     Detach {
@@ -312,6 +318,7 @@ pub fn main() -> ExitCode {
         Command::Marks { json, control } => commands::marks::list(json, &control),
         Command::Unmark { number, control } => commands::marks::unmark(number, &control),
         Command::Keep { control } => commands::keep::run(&control),
+        Command::Pages { folder } => commands::pages::run(&folder),
         Command::Detach { pins, control } => commands::detach::run(&pins, &control),
     };
     match done {

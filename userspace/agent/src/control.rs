@@ -27,7 +27,7 @@ use crate::{
     containers::{Book, ContainerMetrics},
     edge::EdgeControl,
     marks::{Asked, FlowNumber, Marks, Set, Wanted},
-    observed, remembered, seconds,
+    observed, remembered, seconds, service_manager,
     triggers::{self, Triggers},
 };
 
@@ -142,7 +142,7 @@ impl Control {
                 policy.names_cgroups() || policy.names_namespaces()
             };
             tokio::select! {
-                _ = hangups.recv() => self.hang_up(),
+                _ = hangups.recv() => service_manager::while_reloading(|| self.hang_up()),
                 _ = file_looks.tick() => {
                     self.look_at_file();
                     self.end_marks();

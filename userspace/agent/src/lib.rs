@@ -27,6 +27,7 @@ pub mod namespaces;
 pub mod observed;
 pub mod remembered;
 mod seconds;
+mod service_manager;
 pub mod shortcuts;
 pub mod socket_file;
 pub mod triggers;

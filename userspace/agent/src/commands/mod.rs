@@ -12,6 +12,7 @@ pub mod flows;
 pub mod keep;
 pub mod marks;
 pub mod namespaces;
+pub mod pages;
 pub mod run;
 pub mod schema;
 pub mod statements;

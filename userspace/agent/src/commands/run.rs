@@ -53,7 +53,7 @@ use crate::{
     marks::{self, Desk},
     namespaces::{self, NamespacesGauge},
     observed::{self, SharedDataplane},
-    shortcuts,
+    service_manager, shortcuts,
     socket_file::SocketFile,
 };
 
@@ -203,6 +203,7 @@ impl Serving {
             tracing::warn!("system calls are not filtered: {error:#}");
         }
         tracing::info!(cgroup = %cgroup.display(), admin = %shown, rules, workers, "ready");
+        service_manager::ready();
         Ok(Self {
             signals: doors.signals,
             listeners: doors.admin,
@@ -303,6 +304,7 @@ impl Serving {
             ended = proxy::tell_denials(denials, metrics) => failed(ended, "the kernel's denials"),
             ended = callers => failed(ended, "serving namespaces"),
             never = incoming::tend(self.attached.clone()) => match never {},
+            never = service_manager::tend(shared) => match never {},
             () = self.containers.run(shared.policy.clone()) => {
                 Err(anyhow::anyhow!("asking for containers ended"))
             }
@@ -329,6 +331,7 @@ async fn told_to_stop(
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
     };
+    service_manager::stopping();
     if let Some(keeper) = shared.keeper.get() {
         keeper.leave();
     }

@@ -21,5 +21,7 @@ mod incoming;
 mod lifecycle;
 mod namespaces;
 mod neighbours;
+mod package;
 mod quotas;
+mod service_manager;
 mod topologies;
