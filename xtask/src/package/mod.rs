@@ -48,7 +48,7 @@ pub struct Args {
     version: String,
 }
 
-/// What is the same for all files of a run.
+/// Facts that all files of a run share.
 pub struct Release {
     version: String,
     /// Debian's name of the processor's architecture.

@@ -1,4 +1,4 @@
-//! What a service manager hears of the agent that it has started: the test is the service manager.
+//! Notices to the service manager that has started the agent: the test is the service manager.
 
 use std::{
     io::ErrorKind,

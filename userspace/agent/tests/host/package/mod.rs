@@ -88,7 +88,7 @@ impl<'h> Service<'h> {
         assert!(self.agent.wait().unwrap().success());
     }
 
-    fn is_alive(&mut self) -> bool {
+    fn runs_on(&mut self) -> bool {
         self.agent.try_wait().unwrap().is_none()
     }
 
@@ -152,8 +152,8 @@ fn database(sandbox: &Sandbox) -> Node {
     sandbox.server(|| Node::start(options)).unwrap().unwrap()
 }
 
-/// What an operator does to the file that the package brings: takes the marks of comment away, and here also names the
-/// database's port and the test's cgroup.
+/// The file that the package brings, as an operator edits it: without the marks of comment, and here with the database's
+/// port and the test's cgroup.
 fn uncommented(file: &str, sandbox: &Sandbox, to: SocketAddr) -> String {
     let (head, rule) = file.split_at(file.find("# [[rule]]").unwrap());
     let lines = rule
@@ -174,8 +174,8 @@ fn a_package_is_installed_started_upgraded_removed_and_purged() {
     let mut application = Application::new(&sandbox, to);
     let host = OtherHost::new(&sandbox);
     host.installs(&package(folder.path(), "0.1.0"));
-    unit::is_accepted_by_systemd(&host);
-    has_its_pages(&host);
+    unit::check(&host);
+    check_pages(&host);
 
     // As installed it runs, and does nothing.
     let as_installed = host.read(FILE);
@@ -194,7 +194,7 @@ fn a_package_is_installed_started_upgraded_removed_and_purged() {
     eventually("it is read", || service.counted() > 0);
 
     host.installs(&package(folder.path(), "0.1.1"));
-    assert!(service.is_alive(), "the agent of before runs on");
+    assert!(service.runs_on(), "the agent of before runs on");
     assert_eq!(host.read(FILE), edited);
     let before = service.counted();
     application.selects();
@@ -226,7 +226,7 @@ fn a_package_is_installed_started_upgraded_removed_and_purged() {
     application.selects();
 }
 
-fn has_its_pages(host: &OtherHost<'_>) {
+fn check_pages(host: &OtherHost<'_>) {
     let page = "/usr/share/man/man1/underpass-check.1.gz";
     let page = host.succeeds(&["gzip", "--decompress", "--stdout", page]);
     assert!(page.contains(".TH underpass-check 1"), "{page}");

@@ -106,7 +106,7 @@ impl<'s> OtherHost<'s> {
         self.succeeds(&["sh", "-c", write, "sh", file, text]);
     }
 
-    /// Whatever of the program is there, by its name: files, pins, the group.
+    /// Files, pins and groups of the program that are there, by its name.
     pub fn left(&self) -> Vec<String> {
         let places = ["upper", "root/run", "root/sys/fs/bpf"];
         let mut find = Command::new("nsenter");

@@ -13,7 +13,7 @@ const UNIT: &str = include_str!("../../../../../packaging/underpass.service");
 const CONFINE: &str = include_str!("../../../src/confine.rs");
 
 /// Holds the unit of a host that has the package to what systemd says of it.
-pub fn is_accepted_by_systemd(host: &OtherHost<'_>) {
+pub fn check(host: &OtherHost<'_>) {
     let unit = "/usr/lib/systemd/system/underpass.service";
     let verified = host.run(&["systemd-analyze", "--man=no", "verify", unit]);
     assert!(
