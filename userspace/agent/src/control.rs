@@ -26,6 +26,7 @@ use crate::{
     config::Config,
     containers::{Book, ContainerMetrics},
     edge::EdgeControl,
+    log::Log,
     marks::{Asked, FlowNumber, Marks, Set, Wanted},
     observed, remembered, seconds, service_manager,
     triggers::{self, Triggers},
@@ -82,6 +83,8 @@ pub struct Told {
 
 /// The sources of changes other than the file.
 pub struct Heard {
+    /// The log, whose level the file says.
+    pub log: Log,
     /// The requests of operators.
     pub asked: mpsc::Receiver<Asked>,
     /// The containers that run.
@@ -293,12 +296,16 @@ impl Control {
         }
         if is_new && needs_restart(&self.config, &config) {
             tracing::warn!(
-                "[agent], [containers] or [[incoming]] changed: restart the agent for it to take effect"
+                "[agent], [log] format, [containers] or [[incoming]] changed: restart the agent for it to take effect"
             );
         }
         if self.config.health != config.health {
             self.told.health.send_replace(config.health.clone());
         }
+        if self.config.log_level != config.log_level {
+            self.heard.log.change_level(&config.log_level);
+        }
+        self.config.log_level = config.log_level;
         self.config.health = config.health;
         self.config.policy = config.policy;
         self.config.triggers = config.triggers;
@@ -494,7 +501,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         old.max_forwarded,
         old.max_namespaces,
         old.workers,
-        (old.splice, old.tap_ring_bytes, old.tap_cpu),
+        (old.splice, old.tap_ring_bytes, old.tap_cpu, old.log_format),
         &old.containers,
         &old.incoming,
     ) != (
@@ -511,7 +518,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         new.max_forwarded,
         new.max_namespaces,
         new.workers,
-        (new.splice, new.tap_ring_bytes, new.tap_cpu),
+        (new.splice, new.tap_ring_bytes, new.tap_cpu, new.log_format),
         &new.containers,
         &new.incoming,
     )

@@ -22,6 +22,7 @@ pub mod control;
 pub mod edge;
 mod incoming;
 pub mod kernel_counters;
+pub mod log;
 pub mod marks;
 pub mod namespaces;
 pub mod observed;

@@ -10,6 +10,7 @@ mod doubts;
 pub mod endpoint;
 pub mod flows;
 pub mod keep;
+pub mod log;
 pub mod marks;
 pub mod namespaces;
 pub mod pages;

@@ -49,7 +49,12 @@ pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
 use steps::pipelines::Pipelines;
 
-use crate::{backends::HealthCheck, containers::Socket, triggers::Trigger};
+use crate::{
+    backends::HealthCheck,
+    containers::Socket,
+    log::{LogFormat, LogLevel},
+    triggers::Trigger,
+};
 
 /// Where `run`, `check` and `flows` look for the file unless told otherwise.
 pub const DEFAULT_FILE: &str = "/etc/underpass/underpass.toml";
@@ -82,6 +87,10 @@ pub struct Config {
     pub handshake_timeout: Duration,
     /// Connections that are forwarded at the edge at the same time.
     pub max_forwarded: u32,
+    /// The format of the log.
+    pub log_format: LogFormat,
+    /// The level of the log.
+    pub log_level: LogLevel,
     /// Other network namespaces whose processes are served at the same time.
     pub max_namespaces: usize,
     /// Interfaces that are guarded.

@@ -27,6 +27,7 @@ use super::{
     value::{absolute, expected, one_of, socket_path, whole, within},
     xdp,
 };
+use crate::log::{FORMATS, LogFormat, LogLevel, NoLevel};
 
 pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
@@ -102,6 +103,13 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             Some(n) => whole("agent.max_forwarded", &n, edge::MAX_CONNECTIONS as usize)? as u32,
             None => edge::DEFAULT_CONNECTIONS,
         },
+        log_format: raw.log.format.map_or(Ok(LogFormat::default()), |text| {
+            one_of("log.format", &text, &FORMATS)
+        })?,
+        log_level: raw
+            .log
+            .level
+            .map_or(Ok(LogLevel::default()), |text| level(&text))?,
         max_namespaces: max_namespaces.map_or(Ok(MAX_NAMESPACES), |n| namespaces(&n))?,
         xdp,
         workers: match workers {
@@ -126,6 +134,11 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         warnings,
         escapes,
     })
+}
+
+fn level(text: &Spanned<String>) -> Result<LogLevel, Flaw> {
+    let wrong = |why: NoLevel| Flaw::new(text.span(), format!("log.level: {why}"));
+    text.get_ref().parse().map_err(wrong)
 }
 
 /// A share of `max_flows`.

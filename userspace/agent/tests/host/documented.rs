@@ -41,6 +41,7 @@ fn help_texts() {
         "mark",
         "marks",
         "unmark",
+        "log",
         "detach",
     ] {
         let mut underpass = Command::new(BINARY);

@@ -19,6 +19,7 @@ mod escapes;
 mod gateway;
 mod incoming;
 mod lifecycle;
+mod logs;
 mod namespaces;
 mod neighbours;
 mod package;

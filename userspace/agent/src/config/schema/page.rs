@@ -20,7 +20,7 @@ Key names with `_ms`, `_bytes` and the like say the unit of a number.
 ";
 
 /// Tables of the file, as a user writes them, with the place of their schemas.
-const TABLES: [(&str, &str); 10] = [
+const TABLES: [(&str, &str); 11] = [
     ("[agent]", "/properties/agent"),
     ("[[rule]]", "/properties/rule/items"),
     (
@@ -35,6 +35,7 @@ const TABLES: [(&str, &str); 10] = [
         "`upstream_tls` of a rule",
         "/properties/rule/items/properties/upstream_tls",
     ),
+    ("[log]", "/properties/log"),
     ("[default]", "/properties/default"),
     ("[[incoming]]", "/properties/incoming/items"),
     ("[health]", "/properties/health"),
@@ -57,6 +58,20 @@ fn the_page_is_what_the_schema_says() {
         found == page,
         "docs/config.md is stale: set UPDATE_DOCS=1 and run this test again"
     );
+}
+
+#[test]
+fn the_page_has_every_table() {
+    let schema = schema();
+    let tables = schema.pointer("/properties").and_then(Value::as_object);
+    for table in tables.unwrap().keys() {
+        let place = format!("/properties/{table}");
+        let has = TABLES.iter().any(|(_, listed)| {
+            let rest = listed.strip_prefix(&place);
+            rest.is_some_and(|rest| rest.is_empty() || rest == "/items")
+        });
+        assert!(has, "TABLES lacks {table}");
+    }
 }
 
 fn page(schema: &Value) -> String {
