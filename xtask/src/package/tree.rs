@@ -54,6 +54,9 @@ const FOLDERS: [(&str, &str); 2] = [
     ("config/examples", "usr/share/doc/underpass/examples"),
 ];
 
+/// A folder for files of the operator's.
+const EMPTY: &str = "etc/underpass/conf.d";
+
 /// The places in which shells look for what completes a command's words: the name that the program gives the file, and
 /// the place.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -80,6 +83,7 @@ pub fn lay(tree: &Path, program: &Program) -> Result<()> {
     for (from, to) in COPIED {
         install(&paths::root().join(from), &tree.join(to), PLAIN)?;
     }
+    fs::create_dir_all(tree.join(EMPTY))?;
     for (from, to) in FOLDERS {
         for file in files(&paths::root().join(from))? {
             let below = file.strip_prefix(paths::root().join(from))?;

@@ -1,6 +1,6 @@
 //! The meaning of each value.
 
-use std::{collections::HashSet, path::PathBuf, thread};
+use std::{collections::HashMap, ops::Range, path::PathBuf, thread};
 
 use dataplane::{
     DEFAULT_PINS, DEFAULT_TAP_RING_BYTES, MAX_NAMESPACES, MAX_TAP_RING_BYTES, MIN_TAP_RING_BYTES,
@@ -167,7 +167,7 @@ fn policy(
         return Err(Flaw::new(first_too_many.span(), message));
     }
     backends::bounded(&raw)?;
-    let mut names = HashSet::new();
+    let mut names = HashMap::new();
     let mut asks = false;
     let rules = raw
         .into_iter()
@@ -207,7 +207,7 @@ fn policy(
 /// Reads a rule. `asks`: an earlier rule has a condition on the session.
 pub(super) fn rule(
     mut raw: RawRule,
-    names: &mut HashSet<String>,
+    names: &mut HashMap<String, Range<usize>>,
     asks: &mut bool,
 ) -> Result<Rule, Flaw> {
     let protects = protective::protects(&raw);
@@ -235,8 +235,12 @@ pub(super) fn rule(
             "a name other than `mark-` and a number, which marks have",
         );
     }
-    if !names.insert(name.clone()) {
-        return expected("rule.name", &raw.name, "a name that no rule above has");
+    if let Some(first) = names.insert(name.clone(), raw.name.span()) {
+        let expected = expected("rule.name", &raw.name, "a name that no rule above has");
+        return expected.map_err(|flaw: Flaw| Flaw {
+            other: Some(first),
+            ..flaw
+        });
     }
     let action = rule_action(&raw.action, &session)?;
     let is_session = session.named().next().is_some();

@@ -568,9 +568,49 @@ impl RawRule {
     }
 }
 
+/// A file of `conf.d`: lists, whose items follow those of the files before it. What there is once is in the main file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawFurther {
+    #[serde(default)]
+    rule: Vec<Spanned<RawRule>>,
+    #[serde(default)]
+    incoming: Vec<Spanned<RawIncoming>>,
+    #[serde(default)]
+    xdp: Vec<RawXdp>,
+}
+
+impl RawConfig {
+    /// Adds the lists of a further file.
+    pub(super) fn extend(&mut self, further: RawFurther) {
+        self.rule.extend(further.rule);
+        self.incoming.extend(further.incoming);
+        self.xdp.extend(further.xdp);
+    }
+}
+
+/// Parses the main file.
 pub(super) fn parse(text: &str) -> Result<RawConfig, Flaw> {
+    from_toml(text)
+}
+
+/// Parses a file of `conf.d`.
+pub(super) fn parse_further(text: &str) -> Result<RawFurther, Flaw> {
+    from_toml(text).map_err(|mut flaw| {
+        let only = "files of conf.d have `[[rule]]`, `[[incoming]]` and `[[xdp]]`, all else is in the main file";
+        for table in ["agent", "log", "default", "health", "containers"] {
+            if flaw.message.starts_with(&format!("unknown field `{table}`")) {
+                flaw.message = format!("{table}: {only}");
+            }
+        }
+        flaw
+    })
+}
+
+fn from_toml<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Flaw> {
     toml::from_str(text).map_err(|e| {
         let message = e.message().replace('\n', ", ");
-        Flaw::new(e.span().unwrap_or(0..0), message)
+        let start = text.len() - text.trim_start().len();
+        Flaw::new(e.span().unwrap_or(start..start), message)
     })
 }

@@ -11,6 +11,7 @@ mod backends;
 mod cli;
 #[path = "../common/mod.rs"]
 mod common;
+mod conf_d;
 mod containers;
 mod doctor;
 mod documented;

@@ -11,6 +11,9 @@ const HEAD: &str = "# Configuration
 Every key of the policy file, written by a test from the schema that also checks the file. `underpass check FILE` says
 what is wrong with a file, and where. A key that is not listed here is an error.
 
+The rules of every `*.toml` in the folder `conf.d` beside the file follow those of the file, in the order of the files'
+names; so do `[[incoming]]` and `[[xdp]]`. Other tables are in the main file alone.
+
 `underpass schema > underpass.schema.json` writes the same as JSON Schema. Editors with a TOML language server (Even
 Better TOML, Taplo, Tombi) complete and check a file that begins with `#:schema ./underpass.schema.json`.
 
