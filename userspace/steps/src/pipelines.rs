@@ -155,7 +155,7 @@ impl Pipelines {
     }
 }
 
-/// Findings about the keys of pipelines, made without asking a server.
+/// The state of the keys of pipelines, as far as no server has to be asked.
 #[derive(Debug, Default)]
 pub struct KeysRead {
     /// Why files of keys cannot be used.

@@ -179,6 +179,7 @@ impl Serving {
             netns_agents: taken.netns_agents.clone(),
             refused: early.refused,
             ready: Arc::new(AtomicBool::new(true)),
+            live: Arc::default(),
         };
         let shown = doors.admin.shown();
         let (cgroup, rules) = (early.options.cgroup, config.policy.rules.len());

@@ -4,6 +4,7 @@ mod adopted;
 mod asked;
 mod counted;
 mod lossy;
+mod page;
 mod shown;
 mod slow;
 mod tapped;
