@@ -58,6 +58,9 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Gather what a report of a fault needs into one file that only you can read: doctor's findings, the policy without
+    /// secrets, metrics, flows, statements without values, kernel, map sizes, the log's last lines
+    DebugBundle(commands::debug_bundle::DebugBundleArgs),
     /// List flows: those that the agent carries or observes, and those that a rule wants on the shortcut
     Flows {
         /// Only this flow: a number, as the list has it
@@ -316,6 +319,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => commands::check::run(&args),
         Command::Schema => commands::schema::run(),
         Command::Doctor { json, config } => commands::doctor::run(json, config.as_deref()),
+        Command::DebugBundle(args) => commands::debug_bundle::run(&args),
         Command::Flows {
             flow,
             json,

@@ -3,6 +3,7 @@
 pub mod backends;
 pub mod check;
 mod control;
+pub mod debug_bundle;
 pub mod denied;
 pub mod detach;
 pub mod doctor;

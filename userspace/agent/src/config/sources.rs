@@ -80,14 +80,10 @@ impl Sources {
         Ok(Self { main, further })
     }
 
-    /// The text of the main file.
-    pub fn main(&self) -> &str {
-        &self.main.text
-    }
-
-    /// The files, the main one first.
-    pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.all().map(|source| source.path.as_path())
+    /// The files with their texts, the main one first.
+    pub fn texts(&self) -> impl Iterator<Item = (&Path, &str)> {
+        self.all()
+            .map(|source| (source.path.as_path(), source.text.as_str()))
     }
 
     fn all(&self) -> impl Iterator<Item = &Source> {

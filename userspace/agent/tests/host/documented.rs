@@ -33,6 +33,7 @@ fn help_texts() {
         "check",
         "schema",
         "doctor",
+        "debug-bundle",
         "flows",
         "statements",
         "namespaces",

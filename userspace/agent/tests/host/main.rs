@@ -13,6 +13,7 @@ mod cli;
 mod common;
 mod conf_d;
 mod containers;
+mod debug_bundle;
 mod doctor;
 mod documented;
 mod doors;
