@@ -5,6 +5,7 @@ mod asked;
 mod counted;
 mod lossy;
 mod page;
+mod prometheus;
 mod shown;
 mod slow;
 mod tapped;
