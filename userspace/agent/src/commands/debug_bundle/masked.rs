@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use crate::config::{Config, Sources};
 
-/// What stands for a value that is left out.
+/// The text in place of a value that is left out.
 const MASK: &str = "(masked)";
 
 /// Keys whose values are masked.

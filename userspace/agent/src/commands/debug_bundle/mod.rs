@@ -177,7 +177,7 @@ fn gather(args: &DebugBundleArgs) -> Vec<Part> {
     ]
 }
 
-/// The same error once more.
+/// An error once more, for another part that it keeps away.
 fn again(error: &anyhow::Error) -> anyhow::Error {
     anyhow::anyhow!("{error:#}")
 }
