@@ -3,6 +3,7 @@
 pub mod backends;
 pub mod check;
 mod control;
+pub mod debug_bundle;
 pub mod denied;
 pub mod detach;
 pub mod doctor;
@@ -11,8 +12,10 @@ pub mod endpoint;
 pub mod flows;
 pub mod init;
 pub mod keep;
+pub mod log;
 pub mod marks;
 pub mod namespaces;
+pub mod pages;
 pub mod run;
 pub mod schema;
 pub mod statements;

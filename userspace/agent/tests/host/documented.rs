@@ -34,6 +34,7 @@ fn help_texts() {
         "check",
         "schema",
         "doctor",
+        "debug-bundle",
         "flows",
         "statements",
         "namespaces",
@@ -42,6 +43,7 @@ fn help_texts() {
         "mark",
         "marks",
         "unmark",
+        "log",
         "detach",
     ] {
         let mut underpass = Command::new(BINARY);
