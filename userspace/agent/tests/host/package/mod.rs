@@ -217,7 +217,7 @@ fn a_package_is_installed_started_upgraded_removed_and_purged() {
     serves_under_systemd(&sandbox, &first, &second);
 }
 
-/// The same two packages, where systemd runs and the scripts of the package speak to it.
+/// Holds both packages to what they do where systemd runs, and where their scripts speak to it.
 fn serves_under_systemd(sandbox: &Sandbox, first: &Path, second: &Path) {
     let host = OtherHost::booted(sandbox, first.parent().unwrap());
     let there = |package: &Path| {

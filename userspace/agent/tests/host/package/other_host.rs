@@ -172,7 +172,7 @@ impl<'s> OtherHost<'s> {
             _folder: folder,
         };
         let deadline = Instant::now() + PATIENCE;
-        while !host.is_up(parent.trim()) {
+        while !host.find_up(parent.trim()) {
             assert!(Instant::now() < deadline, "systemd does not get ready");
             thread::sleep(Duration::from_millis(50));
         }
@@ -180,7 +180,7 @@ impl<'s> OtherHost<'s> {
     }
 
     /// Looks for systemd, the only child of this process, and asks it.
-    fn is_up(&mut self, parent: &str) -> bool {
+    fn find_up(&mut self, parent: &str) -> bool {
         let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
         let children = children.unwrap_or_default();
         let Some(init) = children.split_whitespace().next() else {
