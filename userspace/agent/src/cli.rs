@@ -9,10 +9,10 @@ use std::{
 
 use clap::{Parser, Subcommand};
 
-use policy::NetnsPattern;
+use policy::{Filter, NetnsPattern};
 
 use crate::{
-    commands::{self, endpoint::Endpoint},
+    commands::{self, endpoint::Endpoint, filter},
     config::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_FILE},
 };
 
@@ -65,6 +65,10 @@ pub enum Command {
         /// Show why each flow is not on a faster path
         #[arg(long)]
         why: bool,
+        /// Show only flows that these conditions hold for: `process=web*,not user=etl`. Keys: process, pid, uid, client, to, rule,
+        /// user, keyspace, action, path, driver, application, netns
+        #[arg(long, value_name = "FILTER", default_value = "", value_parser = filter::of_flows)]
+        filter: Filter,
         /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
         #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
@@ -77,12 +81,18 @@ pub enum Command {
         /// List the most frequent statements instead, without their values. Needs the step `stats` in the rule
         #[arg(long)]
         top: bool,
+        /// Show only statements that these conditions hold for: `table=shop.*,not kind=select`. Keys: rule, keyspace, table, kind;
+        /// with --top also process, client, path
+        #[arg(long, value_name = "FILTER", default_value = "")]
+        filter: String,
         /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
         #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
     },
     /// Watch who asks what, how often and how slowly, live. Needs the step `stats` in the rule
     Top(Box<commands::top::TopArgs>),
+    /// Show statements as they pass, without their values: who asks what, how long it took, how many rows came, which errors
+    Tail(Box<commands::tail::TailArgs>),
     /// Override the rules for some flows: for running ones, where they can be changed, and for new connections
     /// while the mark is active. Changed flows stay changed when the mark ends
     Mark(MarkArgs),
@@ -118,6 +128,10 @@ pub enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Show only refusals that these conditions hold for: `process=web*,not user=etl`. Keys: process, pid, uid, client, to,
+        /// rule, user
+        #[arg(long, value_name = "FILTER", default_value = "", value_parser = filter::of_denials)]
+        filter: Filter,
         /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
         #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
@@ -296,12 +310,23 @@ pub fn main() -> ExitCode {
             flow,
             json,
             why,
+            filter,
             admin,
-        } => commands::flows::run(flow.as_deref(), json, why, &admin),
-        Command::Statements { json, top, admin } => commands::statements::run(json, top, &admin),
+        } => commands::flows::run(flow.as_deref(), json, why, &filter, &admin),
+        Command::Statements {
+            json,
+            top,
+            filter,
+            admin,
+        } => commands::statements::run(json, top, &filter, &admin),
         Command::Top(args) => commands::top::run(&args),
+        Command::Tail(args) => commands::tail::run(&args),
         Command::Namespaces { json, admin } => commands::namespaces::run(json, &admin),
-        Command::Denied { json, admin } => commands::denied::run(json, &admin),
+        Command::Denied {
+            json,
+            filter,
+            admin,
+        } => commands::denied::run(json, &filter, &admin),
         Command::Backends { json, admin } => commands::backends::list(json, &admin),
         Command::Backend {
             backend,

@@ -61,6 +61,7 @@ pub use flow::event::{Anomaly, Completed, ErrorCode, Frame, MAX_FRAME_BODY_BYTES
 pub use flow::parameters::{Consistency, Parameters};
 pub use flow::pending::MAX_IN_FLIGHT;
 pub use flow::prepared::{MAX_PREPARED_ID_BYTES, MAX_PREPARED_STATEMENTS, PreparedStatements};
+pub use flow::values::{BoundValue, MAX_KEPT_VALUE_BYTES, MAX_KEPT_VALUES};
 pub use flow::{
     FlowDecoder, MAX_READ_BODY_BYTES, MAX_READ_COMPRESSED_BODY_BYTES, MAX_READ_ID_BYTES,
     MAX_READ_ROWS_BYTES,

@@ -4,10 +4,12 @@
 //! - `listeners.rs`: the two doors, and the times in which a request has to come and its answer has to be read.
 //! - `guests.rs`: how many connections there are of one peer, and of all.
 //! - `names.rs`: for whom a request on TCP may be, so that no web page can ask.
+//! - `tail.rs`: statements as they pass, at the socket alone.
 
 mod guests;
 mod listeners;
 mod names;
+pub mod tail;
 
 use std::{
     sync::{
@@ -33,10 +35,14 @@ use prometheus::{IntCounterVec, Registry, TextEncoder};
 use proxy::ProxyContext;
 use serde::Serialize;
 use telemetry::Denial;
-use tokio::{sync::Semaphore, task::JoinError};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinError,
+};
 
 use crate::{
     backends::Backends,
+    containers::Book,
     namespaces,
     observed::{self, ObservedView},
     shortcuts::{self, ShortcutView},
@@ -59,6 +65,10 @@ pub struct Admin {
     pub refused: IntCounterVec,
     /// Whether hooks are attached.
     pub ready: Arc<AtomicBool>,
+    /// The containers that are known.
+    pub containers: watch::Receiver<Book>,
+    /// Whether whoever watches statements may see values.
+    pub tail_values: bool,
 }
 
 /// Pages that read the kernel's tables at the same time; further ones wait.
@@ -91,13 +101,12 @@ pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
                     json(&admin.shared.services.stats.tops.views(with_latencies))
                 },
             ),
-        )
-        .with_state(admin);
+        );
+    let local = routes.clone().route("/tail", get(tail::tail));
+    let (local, routes) = (local.with_state(admin.clone()), routes.with_state(admin));
     let checked = (Names::new(hosts), refused.clone());
-    let remote = routes
-        .clone()
-        .layer(middleware::from_fn_with_state(checked, for_this_host));
-    listeners.serve(routes, remote, refused).await;
+    let remote = routes.layer(middleware::from_fn_with_state(checked, for_this_host));
+    listeners.serve(local, remote, refused).await;
 }
 
 async fn for_this_host(

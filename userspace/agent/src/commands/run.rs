@@ -177,6 +177,8 @@ impl Serving {
             netns_agents: taken.netns_agents.clone(),
             refused: early.refused,
             ready: Arc::new(AtomicBool::new(true)),
+            containers: early.containers.book(),
+            tail_values: config.tail_values,
         };
         let shown = doors.admin.shown();
         let (cgroup, rules) = (early.options.cgroup, config.policy.rules.len());

@@ -64,6 +64,8 @@ pub struct Config {
     pub admin_socket: PathBuf,
     /// Where the admin interface listens on TCP as well.
     pub admin: Option<SocketAddr>,
+    /// Whether whoever watches statements may see values.
+    pub tail_values: bool,
     /// Names by which it may be asked there.
     pub admin_hosts: Vec<String>,
     /// The control socket.

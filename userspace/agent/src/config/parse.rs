@@ -46,6 +46,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         admin_socket,
         admin,
         admin_hosts,
+        tail_values,
         cgroup,
         pins,
         max_flows,
@@ -79,6 +80,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         },
         admin: admin::address(admin.as_ref(), &mut warnings)?,
         admin_hosts: admin::hosts(&admin_hosts)?,
+        tail_values,
         cgroup: match cgroup {
             Some(text) if text.get_ref() != "auto" => Some(absolute("agent.cgroup", &text)?),
             _ => None,

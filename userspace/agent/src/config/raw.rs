@@ -80,6 +80,10 @@ pub(super) struct RawAgent {
         extend("examples" = [["db1.example.org"]])
     )]
     pub admin_hosts: Vec<Spanned<String>>,
+    /// `true`: whoever can open the admin socket may see bound values and the literals in statements, by `underpass tail
+    /// --values`.
+    #[serde(default)]
+    pub tail_values: bool,
     /// Control socket, through which `underpass mark`, `unmark` and `backend` reach the agent. Only root can open it.
     #[schemars(
         with = "Option<String>",

@@ -7,6 +7,7 @@
 use crate::flow::answered::{Answered, answered};
 use crate::flow::fingerprints::Fingerprints;
 use crate::flow::parameters::{Parameters, parameters};
+use crate::flow::values::{BoundValue, values};
 use crate::hash::BuildSpread;
 use crate::session::{Claims, plain_user};
 use crate::text::analysis::Fingerprint;
@@ -59,6 +60,9 @@ pub struct Asked {
     /// The text of a QUERY or PREPARE, with the values in it. Kept only for [a sink that wants
     /// texts](crate::FlowDecoder::wants_texts), and at most [`MAX_TEXT_BYTES`] of it.
     pub text: Option<Box<str>>,
+    /// The values that are bound to a QUERY, EXECUTE or BATCH. Kept only for [a sink that wants
+    /// values](crate::FlowDecoder::wants_values), and at most [`MAX_KEPT_VALUES`](crate::MAX_KEPT_VALUES) of them.
+    pub values: Option<Box<[BoundValue]>>,
     /// The identity in a STARTUP or an AUTH_RESPONSE, whether or not the database
     /// [accepts](Answered::accepts) it.
     pub says: Option<Box<Says>>,
@@ -96,6 +100,7 @@ pub(crate) struct Detailing {
     pub(crate) fingerprints: Fingerprints,
     pub(crate) wants_texts: bool,
     pub(crate) wants_contexts: bool,
+    pub(crate) wants_values: bool,
 }
 
 impl Detailing {
@@ -117,6 +122,9 @@ impl Detailing {
             asked.says = says(header, prefix).map(Box::new);
             if self.wants_texts {
                 asked.text = text(header, prefix).map(Into::into);
+            }
+            if self.wants_values {
+                asked.values = values(header, prefix);
             }
             if self.wants_contexts
                 && let Some(context) = context(header, prefix)

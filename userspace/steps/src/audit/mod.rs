@@ -12,6 +12,8 @@ mod record;
 mod selection;
 mod text;
 
+pub(crate) use text::may_be_shown;
+
 use std::{collections::VecDeque, fmt, path::PathBuf, sync::Arc};
 
 use cql::{Completed, Details, Says};
@@ -229,7 +231,7 @@ impl FlowAudit {
             .text
             .as_ref()
             .filter(|_| self.shows_statements)?;
-        text::may_be_shown(text).then(|| text::quoted(text))
+        may_be_shown(text).then(|| text::quoted(text))
     }
 
     fn hand_over(&mut self, record: &[u8]) {
