@@ -173,19 +173,21 @@ static __always_inline int tap_in_body(const struct tap_seen *seen)
 	return seen->sync == UP_SYNC_OK && seen->framing == UP_FRAMING_FRAMES && !seen->have;
 }
 
-/* Up to where all bytes had passed before. A sender's leave in order; what has been received was here
- * before. */
+/* Up to where all bytes had passed before: what has been received, or was sent before. The kernel counts a packet as
+ * sent when it has left, so of one that is sent for the first time it is where the packet begins. */
 static __always_inline __u32 tap_passed(struct __sk_buff *skb, const struct tap *t)
 {
 	struct bpf_sock *sk = skb->sk;
 	struct bpf_tcp_sock *tcp;
 
-	if (t->is_egress || !sk)
+	if (!sk)
 		return t->seq;
 	tcp = bpf_tcp_sock(sk);
 	if (!tcp)
 		return t->seq;
 	/* Of such a pointer the verifier wants fields to be read at once, and no address of them taken. */
+	if (t->is_egress)
+		return ((volatile struct bpf_tcp_sock *)tcp)->snd_nxt;
 	return ((volatile struct bpf_tcp_sock *)tcp)->rcv_nxt;
 }
 

@@ -183,6 +183,9 @@ pub enum Command {
 pub struct CheckArgs {
     /// Policy file
     pub file: PathBuf,
+    /// Check the file for another host: not whether `run` would start with it here
+    #[arg(long)]
+    pub file_only: bool,
     /// Explain a connection to this address
     #[arg(long, value_name = "ADDR:PORT")]
     pub to: Option<SocketAddr>,

@@ -140,8 +140,8 @@ impl<'s, 't> Finding<'s, 't> {
     }
 
     fn all(&mut self) -> Option<()> {
-        let first = self.here()?;
-        if first.is_word("BEGIN") {
+        let is_batch = self.here()?.is_word("BEGIN");
+        if is_batch {
             self.at += 1;
             self.sites.counters = self.accepts("COUNTER");
             _ = self.accepts("UNLOGGED");
@@ -173,7 +173,8 @@ impl<'s, 't> Finding<'s, 't> {
                 }
             }
         }
-        (!self.sites.parts.is_empty() || self.sites.batch.is_some()).then_some(())
+        // A batch may be empty.
+        (is_batch || !self.sites.parts.is_empty()).then_some(())
     }
 
     /// From its verb on, up to the next one.

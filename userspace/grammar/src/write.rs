@@ -254,7 +254,7 @@ pub(crate) fn batch(writer: &mut Writer<'_>, table: &Table) -> &'static str {
     if !counters {
         using(writer, true, false);
     }
-    let n = 1 + writer.random.below(4);
+    let n = writer.random.below(5);
     for _ in 0..n {
         let table = match counters || writer.one_in(2) {
             true => table,

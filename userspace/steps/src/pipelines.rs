@@ -2,7 +2,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    path::PathBuf,
     sync::Arc,
 };
 
@@ -17,6 +16,7 @@ use telemetry::{counters_by, series_of};
 use crate::{
     Refusal, Reporters, Services,
     effect::Effect,
+    journal::Place,
     protect::{self, ProtectMetrics, Rings},
 };
 
@@ -79,22 +79,24 @@ impl Pipelines {
     }
 
     /// Reads the keys that are in files, and asks no key server. Returns, in words, what keeps keys from being there.
-    pub fn read_keys(&self) -> Vec<String> {
+    pub fn read_keys(&self) -> KeysRead {
+        let mut read = KeysRead::default();
         let Ok(metrics) = ProtectMetrics::register(&Registry::new()) else {
-            return Vec::new();
+            return read;
         };
         let rings = Rings::new(metrics);
-        let of_rule = |(rule, steps): (&RuleName, &Steps)| {
-            let doubts = steps
-                .keys
-                .iter()
-                .filter_map(|source| source.read(&rings).err());
-            let doubts = doubts.map(|why| format!("rule {rule}: {}: {why}", protect::NAME));
-            doubts.collect::<Vec<_>>()
-        };
-        let mut doubts: Vec<String> = self.0.iter().flat_map(of_rule).collect();
-        doubts.sort();
-        doubts
+        for (rule, steps) in &self.0 {
+            let said = |why: String| format!("rule {rule}: {}: {why}", protect::NAME);
+            for source in &steps.keys {
+                match source.read(&rings) {
+                    Ok(doubt) => read.doubts.extend(doubt.map(said)),
+                    Err(why) => read.errors.push(said(why)),
+                }
+            }
+        }
+        read.doubts.sort();
+        read.errors.sort();
+        read
     }
 
     /// Reads keys, and opens what effects and reporters need, before the pipelines are in force.
@@ -134,17 +136,11 @@ impl Pipelines {
         self.0.values().any(|steps| !steps.keys.is_empty())
     }
 
-    /// The files of all journals.
-    pub fn journals(&self) -> Vec<PathBuf> {
+    /// The places of all journals.
+    pub fn journals(&self) -> impl Iterator<Item = &Place> {
         let reporters = self.0.values().flat_map(|steps| &steps.report);
         let journals = reporters.flat_map(|report| report.iter().filter_map(|r| r.journal()));
-        let mut files: Vec<_> = journals
-            .filter_map(|j| j.to.path())
-            .map(Into::into)
-            .collect();
-        files.sort();
-        files.dedup();
-        files
+        journals.map(|journal| &journal.to)
     }
 
     /// Whether some rule's pipeline needs to know how flows have begun.
@@ -157,6 +153,15 @@ impl Pipelines {
     pub fn edit(&self) -> bool {
         self.0.values().any(|steps| steps.edit.is_some())
     }
+}
+
+/// What is known of the keys of pipelines without asking a server.
+#[derive(Debug, Default)]
+pub struct KeysRead {
+    /// Why files of keys cannot be used.
+    pub errors: Vec<String>,
+    /// Key servers that were not asked.
+    pub doubts: Vec<String>,
 }
 
 /// The metrics of pipelines.

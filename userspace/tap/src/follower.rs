@@ -129,22 +129,20 @@ impl Follower {
                 if ahead > MAX_WINDOW {
                     return;
                 }
-                if ahead > 0 {
-                    self.ahead(next, packet, tell);
-                    return;
+                // Bytes that have passed without a copy may be in this packet, sent again: the other direction has
+                // gone on without them, so they are not told any more.
+                if distance(next, packet.passed) > 0 || ahead > 0 && !self.hold(next, packet) {
+                    self.gap(next, packet, tell);
+                } else if ahead <= 0 {
+                    self.deliver(packet, tell);
                 }
-                self.deliver(packet, tell);
             }
         }
         self.deliver_held(tell);
     }
 
-    /// A packet behind a hole, which may be filled yet.
-    fn ahead(&mut self, next: u32, packet: &Packet<'_>, tell: &mut impl FnMut(Told<'_>)) {
-        let is_certain = distance(next, packet.passed) > 0;
-        if !is_certain && self.hold(next, packet) {
-            return;
-        }
+    /// Bytes are missing, which will not come any more.
+    fn gap(&mut self, next: u32, packet: &Packet<'_>, tell: &mut impl FnMut(Told<'_>)) {
         self.lose();
         tell(Told {
             at_ns: packet.at_ns,
@@ -277,6 +275,7 @@ impl Held {
 mod tests {
     use super::*;
 
+    /// A packet that passes when all before it has.
     fn packet(seq: u32, bytes: &[u8]) -> Packet<'_> {
         Packet {
             at_ns: 1,
@@ -284,7 +283,7 @@ mod tests {
             before: 0,
             bytes,
             after: 0,
-            passed: 0,
+            passed: seq,
             frame_at: None,
             framing: KernelFraming::Frames,
         }
@@ -325,7 +324,8 @@ mod tests {
         ahead.passed = 100;
         assert_eq!(told(&mut follower, &ahead), "");
         assert_eq!(told(&mut follower, &ahead), "", "again");
-        assert_eq!(told(&mut follower, &packet(105, b"f")), "");
+        (ahead.seq, ahead.bytes) = (105, b"f");
+        assert_eq!(told(&mut follower, &ahead), "");
         assert_eq!(told(&mut follower, &packet(100, b"abc")), "abcdef");
         assert_eq!(follower.held_bytes, 0);
     }
@@ -345,6 +345,24 @@ mod tests {
         let mut behind = packet(130, b"x");
         (behind.passed, behind.frame_at) = (130, Some(90));
         assert_eq!(told(&mut follower, &behind), "|gap|");
+    }
+
+    #[test]
+    fn bytes_without_a_copy_that_are_sent_again_are_none_to_go_on_with() {
+        let mut again = packet(110, b"again");
+        again.passed = 125;
+        assert_eq!(told(&mut begun(110), &again), "|gap|");
+        // Nor is what has waited for them.
+        let mut waits = packet(112, b"waits");
+        waits.passed = 110;
+        let mut follower = begun(110);
+        assert_eq!(told(&mut follower, &waits), "");
+        (again.bytes, again.passed) = (b"ag", 117);
+        assert_eq!(told(&mut follower, &again), "|gap|");
+        // A frame behind them is.
+        again = packet(115, b"xx12345frame");
+        (again.passed, again.frame_at) = (117, Some(122));
+        assert_eq!(told(&mut follower, &again), "|on|frame");
     }
 
     #[test]
@@ -375,8 +393,12 @@ mod tests {
         let chunk = [0; 4096];
         let mut at = 1;
         let mut gap = String::new();
+        let ahead = |seq, bytes| Packet {
+            passed: 0,
+            ..packet(seq, bytes)
+        };
         while gap.is_empty() {
-            gap = told(&mut follower, &packet(at, &chunk));
+            gap = told(&mut follower, &ahead(at, &chunk));
             at += 4096;
             assert!(follower.held_bytes <= MAX_HELD_BYTES);
         }
@@ -384,7 +406,7 @@ mod tests {
         assert!(at > 900_000 && follower.held.is_empty() && !follower.follows());
         let mut follower = begun(0);
         let mut held = 0;
-        while told(&mut follower, &packet(2 + 2 * held, b"x")).is_empty() {
+        while told(&mut follower, &ahead(2 + 2 * held, b"x")).is_empty() {
             held += 1;
         }
         assert_eq!(held as usize, MAX_HELD_PACKETS);

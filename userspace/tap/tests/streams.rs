@@ -415,7 +415,7 @@ fn paddings() -> impl Strategy<Value = Vec<usize>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     /// The tap tells what is told inline, in the same order, whatever the network does to packets.
     #[test]

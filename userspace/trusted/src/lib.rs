@@ -22,7 +22,13 @@ use std::{
 
 use nix::{
     fcntl::OFlag,
-    sys::statvfs::{FsFlags, statvfs},
+    sys::{
+        statfs::{
+            BPF_FS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, FsType,
+            PROC_SUPER_MAGIC, SECURITYFS_MAGIC, SYSFS_MAGIC, TRACEFS_MAGIC, statfs,
+        },
+        statvfs::{FsFlags, statvfs},
+    },
     unistd::geteuid,
 };
 use thiserror::Error;
@@ -32,6 +38,18 @@ const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 /// In a folder with this bit, only its owner may remove a file.
 const STICKY: u32 = 0o1000;
+
+/// File systems whose files are the kernel's: some act on whatever is written to them.
+const KERNELS: [FsType; 8] = [
+    BPF_FS_MAGIC,
+    CGROUP_SUPER_MAGIC,
+    CGROUP2_SUPER_MAGIC,
+    DEBUGFS_MAGIC,
+    PROC_SUPER_MAGIC,
+    SECURITYFS_MAGIC,
+    SYSFS_MAGIC,
+    TRACEFS_MAGIC,
+];
 
 /// The reason why a path is not trusted. Each message says what to do.
 #[derive(Debug, Error)]
@@ -68,6 +86,9 @@ pub enum Untrusted {
         /// The mode, in octal digits.
         mode: u32,
     },
+    /// What is written there are orders to the kernel.
+    #[error("{} is a file of the kernel's: choose one on a disk", .0.display())]
+    Kernels(PathBuf),
     /// The file is longer than the reader takes.
     #[error("{path} has more than {most} bytes")]
     TooLong {
@@ -237,16 +258,7 @@ pub fn open_to_append(path: &Path, mode: u32) -> Result<File, Untrusted> {
     if test_hooks::get().any_journal {
         return options.open(path).map_err(io);
     }
-    let found = match fs::symlink_metadata(path) {
-        Ok(found) => Some(found),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(io(error)),
-    };
-    if let Some(found) = &found {
-        regular(path, found)?;
-        Users::here().may_change(path, found)?;
-    }
-    folder_of(path, found.as_ref())?;
+    may_append(path)?;
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let file = options.custom_flags(flags.bits()).open(path).map_err(io)?;
     let found = file.metadata().map_err(io)?;
@@ -272,7 +284,13 @@ pub fn may_append(path: &Path) -> Result<(), Untrusted> {
         regular(path, found)?;
         Users::here().may_change(path, found)?;
     }
-    folder_of(path, found.as_ref())
+    folder_of(path, found.as_ref())?;
+    let parent = path.parent().unwrap_or(path);
+    let file_system = statfs(path).or_else(|_| statfs(parent));
+    match file_system.is_ok_and(|found| KERNELS.contains(&found.filesystem_type())) {
+        true => Err(Untrusted::Kernels(path.to_owned())),
+        false => Ok(()),
+    }
 }
 
 fn regular(path: &Path, found: &Metadata) -> Result<(), Untrusted> {

@@ -26,16 +26,21 @@ const REFUSED: u8 = 3;
 /// Validates, and explains a match if asked to.
 ///
 /// # Errors
-/// The file is wrong.
+/// The file is wrong. Where it is right, and `run` does not start with it on this host, the exit code says so.
 pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let mut config = Config::load(&args.file)?;
     let tls = TlsRules::load(&config.tls)?;
     config.pipelines.read()?;
-    let keyless = config.pipelines.read_keys();
     let cgroup = find_containers(&mut config, args)?;
     config.warnings.append(&mut config.escapes);
-    config.warnings.extend(keyless);
-    config.warnings.extend(doubts::of_this_host(&config)?);
+    let keys = config.pipelines.read_keys();
+    config.warnings.extend(keys.doubts);
+    let mut errors = keys.errors;
+    if !args.file_only {
+        let found = doubts::of_this_host(&config)?;
+        config.warnings.extend(found.doubts);
+        errors.extend(found.errors);
+    }
     let explanation = args.to.map(|to| {
         let candidate = Candidate {
             from: args.from,
@@ -54,18 +59,25 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         .as_deref()
         .map(|statement| trials(&config, args, statement, explanation.as_ref()));
     let trials = trials.unwrap_or_default();
-    let code = match !trials.is_empty() && trials.iter().all(Trial::is_refused) {
-        true => ExitCode::from(REFUSED),
-        false => ExitCode::SUCCESS,
+    let is_refused = !trials.is_empty() && trials.iter().all(Trial::is_refused);
+    let code = match (errors.is_empty(), is_refused) {
+        (false, _) => ExitCode::FAILURE,
+        (true, true) => ExitCode::from(REFUSED),
+        (true, false) => ExitCode::SUCCESS,
     };
     if args.json {
-        println!("{}", as_json(args, &config, explanation.as_ref(), &trials));
+        let checked = as_json(args, &config, &errors, explanation.as_ref(), &trials);
+        println!("{checked}");
         return Ok(code);
     }
     for warning in &config.warnings {
         eprintln!("warning: {warning}");
     }
+    for error in &errors {
+        eprintln!("error: `run` does not start here: {error}");
+    }
     match explanation {
+        None if !errors.is_empty() => {}
         None => {
             println!(
                 "{}: ok, {} rules",
@@ -508,6 +520,7 @@ fn keys(keys: &[SessionKey]) -> String {
 fn as_json(
     args: &CheckArgs,
     config: &Config,
+    errors: &[String],
     explanation: Option<&Explanation>,
     trials: &[Trial],
 ) -> Value {
@@ -515,6 +528,7 @@ fn as_json(
         "file": args.file,
         "rules": config.policy.rules.len(),
         "warnings": config.warnings,
+        "errors": errors,
         "match": explanation.map(Explanation::json),
         "statement": trials.iter().map(Trial::json).collect::<Vec<_>>(),
     })

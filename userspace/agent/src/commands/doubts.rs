@@ -1,6 +1,7 @@
 //! Reasons for which `run` would not start with a file, or rules not hold, on this very host.
 
 use std::{
+    collections::BTreeSet,
     io::ErrorKind,
     net::{SocketAddr, TcpListener},
     os::unix::{fs::FileTypeExt, net::UnixStream},
@@ -11,31 +12,61 @@ use dataplane::{edge, host};
 
 use crate::config::{Config, absent_cgroups};
 
+/// What is found on this host.
+#[derive(Default)]
+pub(super) struct Findings {
+    /// Why `run` does not start.
+    pub(super) errors: Vec<String>,
+    /// Why rules may not hold.
+    pub(super) doubts: Vec<String>,
+}
+
 /// Finds them all. Nothing is made, opened for others or changed.
-pub(super) fn of_this_host(config: &Config) -> anyhow::Result<Vec<String>> {
+pub(super) fn of_this_host(config: &Config) -> anyhow::Result<Findings> {
     let Some(root) = host::cgroup2_root()? else {
-        return Ok(vec!["no cgroup2 is mounted here: `run` needs one".into()]);
+        let why = "no cgroup2 is mounted here: mount -t cgroup2 none /sys/fs/cgroup/unified";
+        return Ok(Findings {
+            errors: vec![why.into()],
+            doubts: Vec::new(),
+        });
     };
     let exists = |path: &Path| host::cgroup_id(&root, path).is_some();
-    let mut doubts = absent_cgroups(&config.policy.rules, exists);
-    if let Some(cgroup) = &config.cgroup
-        && !host::is_cgroup2(cgroup)
-    {
-        doubts.push(format!(
-            "agent.cgroup: {} is not a cgroup v2 folder: `run` does not start",
-            cgroup.display()
-        ));
-    }
-    doubts.extend(of_folders(config));
-    doubts.extend(of_sockets(config));
-    doubts.extend(config.admin.and_then(|at| of_admin(at, &config.control)));
-    doubts.extend(of_networks(config));
-    for journal in config.pipelines.journals() {
-        if let Err(error) = trusted::may_append(&journal) {
-            doubts.push(format!("a journal cannot be written: {error}"));
-        }
-    }
-    Ok(doubts)
+    let cgroup = config.cgroup.iter().filter(|path| !host::is_cgroup2(path));
+    let errors = cgroup
+        .map(|path| format!("agent.cgroup: {} is no cgroup v2 folder", path.display()))
+        .chain(of_folders(config))
+        .chain(of_pins(&config.pins))
+        .chain(of_sockets(config))
+        .chain(config.admin.and_then(|at| of_admin(at, &config.control)))
+        .chain(of_networks(config))
+        .chain(of_journals(config));
+    Ok(Findings {
+        errors: errors.collect(),
+        doubts: absent_cgroups(&config.policy.rules, exists),
+    })
+}
+
+/// A folder for pins that is not in a BPF file system.
+fn of_pins(pins: &Path) -> Option<String> {
+    let there = pins.ancestors().find(|folder| folder.exists())?;
+    // Where none is mounted there, `run` mounts one.
+    let is_there = host::is_bpffs(there) || pins.starts_with(host::BPFFS);
+    (!is_there).then(|| {
+        let pins = pins.display();
+        format!(
+            "agent.pins: {pins} is in no BPF file system: choose a folder beneath {}",
+            host::BPFFS
+        )
+    })
+}
+
+/// Journals that cannot be written, each once.
+fn of_journals(config: &Config) -> BTreeSet<String> {
+    let journals = config.pipelines.journals();
+    let errors = journals.filter_map(|journal| journal.may_open().err());
+    errors
+        .map(|error| format!("a journal cannot be written: {error}"))
+        .collect()
 }
 
 /// Folders that others can change. What is not there is made by `run`.
@@ -49,7 +80,7 @@ fn of_folders(config: &Config) -> Vec<String> {
     for (key, path) in places {
         let there = path.ancestors().skip(1).find(|folder| folder.exists());
         if let Some(Err(error)) = there.map(trusted::folder) {
-            doubts.push(format!("agent.{key}: `run` refuses its folder: {error}"));
+            doubts.push(format!("agent.{key}: its folder is refused: {error}"));
         }
     }
     doubts
@@ -69,7 +100,7 @@ fn of_sockets(config: &Config) -> Vec<String> {
     others
         .map(|(key, path)| {
             let path = path.display();
-            format!("agent.{key}: {path} is no socket: `run` does not start")
+            format!("agent.{key}: {path} is no socket")
         })
         .collect()
 }
@@ -85,7 +116,7 @@ fn of_admin(at: SocketAddr, control: &Path) -> Option<String> {
         ErrorKind::PermissionDenied => return None,
         _ => error.to_string(),
     };
-    Some(format!("agent.admin: {at}: {why}: `run` does not start"))
+    Some(format!("agent.admin: {at}: {why}"))
 }
 
 /// Interfaces and network namespaces that are not there.
@@ -93,14 +124,14 @@ fn of_networks(config: &Config) -> Vec<String> {
     let interfaces = config.xdp.iter().filter_map(|interface| {
         let name = &interface.name;
         let is_absent = edge::is_absent(name);
-        is_absent.then(|| format!("xdp.interface: there is no {name}: `run` does not start"))
+        is_absent.then(|| format!("xdp.interface: there is no {name}"))
     });
     let namespaces = config.incoming.iter().filter_map(|incoming| {
         let path = incoming.netns.as_deref()?;
         let is_absent = !path.exists();
         is_absent.then(|| {
             let path = path.display();
-            format!("incoming.netns: there is no {path}: `run` does not start")
+            format!("incoming.netns: there is no {path}")
         })
     });
     interfaces.chain(namespaces).collect()

@@ -73,11 +73,9 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         .chain(undecidable)
         .chain(protective::doubts(&policy))
         .collect();
+    let [admin_socket, control] = sockets(admin_socket.as_ref(), control.as_ref())?;
     Ok(Config {
-        admin_socket: match admin_socket {
-            Some(text) => socket_path("agent.admin_socket", &text)?,
-            None => PathBuf::from(DEFAULT_ADMIN_SOCKET),
-        },
+        admin_socket,
         admin: admin::address(admin.as_ref(), &mut warnings)?,
         admin_hosts: admin::hosts(&admin_hosts)?,
         tail_values,
@@ -118,10 +116,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         tap_cpu: tap_cpu.map_or(Ok(DEFAULT_TAP_CPU), |text| percent(&text))?,
         adopt: adopt.unwrap_or(true),
         tap_ring_bytes: tap_ring_bytes.map_or(Ok(DEFAULT_TAP_RING_BYTES), |n| ring_bytes(&n))?,
-        control: match control {
-            Some(text) => socket_path("agent.control", &text)?,
-            None => PathBuf::from(DEFAULT_CONTROL),
-        },
+        control,
         health,
         containers,
         incoming,
@@ -366,5 +361,28 @@ fn namespaces(n: &Spanned<i64>) -> Result<usize, Flaw> {
     match n.get_ref() {
         0 => Ok(0),
         _ => whole("agent.max_namespaces", n, MAX_NAMESPACES),
+    }
+}
+
+/// The sockets of the admin interface and of control, which are two.
+fn sockets(
+    admin: Option<&Spanned<String>>,
+    control: Option<&Spanned<String>>,
+) -> Result<[PathBuf; 2], Flaw> {
+    let path = |key, text: Option<&Spanned<String>>, otherwise: &str| match text {
+        Some(text) => socket_path(key, text),
+        None => Ok(PathBuf::from(otherwise)),
+    };
+    let sockets = [
+        path("agent.admin_socket", admin, DEFAULT_ADMIN_SOCKET)?,
+        path("agent.control", control, DEFAULT_CONTROL)?,
+    ];
+    match (&sockets, control.or(admin)) {
+        ([admin, control], Some(text)) if admin == control => expected(
+            "agent.control",
+            text,
+            "another path than agent.admin_socket",
+        ),
+        _ => Ok(sockets),
     }
 }

@@ -448,13 +448,23 @@ fn check_says_what_run_would_refuse_and_what_is_not_meant() {
     let file = folder.path().join("policy.toml");
     let said = |text: &str| {
         fs::write(&file, text).unwrap();
-        let output = Command::new(BINARY)
-            .arg("check")
-            .arg(&file)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stderr).unwrap()
+        let check = |options: &[&str]| {
+            let mut command = Command::new(BINARY);
+            command.arg("check").arg(&file).args(options);
+            let output = command.output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            (output.status.code().unwrap(), said)
+        };
+        // For another host it is right, whatever this one is like.
+        let (code, warnings) = check(&["--file-only"]);
+        assert!(code == 0 && !warnings.contains("error:"), "{warnings}");
+        let (code, said) = check(&[]);
+        assert_eq!(
+            code,
+            i32::from(said.contains("error: `run` does not start here")),
+            "{said}"
+        );
+        said
     };
     let journal = open.join("audit.log");
     let audited = audited(&journal).replace("closed", "open");
@@ -467,8 +477,8 @@ fn check_says_what_run_would_refuse_and_what_is_not_meant() {
     let warnings = said(&text);
     for part in [
         "listens on every interface",
-        "agent.control: `run` refuses its folder: others can write to",
-        "agent.cgroup: /tmp is not a cgroup v2 folder",
+        "agent.control: its folder is refused: others can write to",
+        "agent.cgroup: /tmp is no cgroup v2 folder",
         "rule r protects by `audit`, and with fail = \"open\" connections pass it: while the agent is away",
         "rule hidden is never met: rule r above",
         "rule nobody holds for nobody in /there/is/none",
@@ -538,6 +548,26 @@ fn check_names_everything_that_keeps_run_from_starting() {
             "incoming.netns: there is no /run/netns/nowhere",
         ),
         (agent("") + &protect, "rule r: protect: "),
+        (
+            agent("").replace("/sys/fs/bpf/", "/run/"),
+            "is in no BPF file system: choose a folder beneath /sys/fs/bpf",
+        ),
+        (
+            agent(&format!("control = {admin:?}")),
+            "agent.control: expected another path than agent.admin_socket",
+        ),
+        (
+            agent("") + &audited(&path("policy.toml")),
+            "is no journal, whose lines are JSON",
+        ),
+        (
+            agent("") + &audited(&sandbox.cgroup.path().join("cgroup.procs")),
+            "is a file of the kernel's",
+        ),
+        (
+            agent("") + &audited(&sandbox.cgroup.path().join("new")),
+            "is a file of the kernel's",
+        ),
     ] {
         let file = path("policy.toml");
         fs::write(&file, &text).unwrap();
@@ -549,6 +579,7 @@ fn check_names_everything_that_keeps_run_from_starting() {
         let checked = underpass(&["check"]);
         let warnings = String::from_utf8_lossy(&checked.stderr).into_owned();
         assert!(warnings.contains(said), "{text}\n{said}: {warnings}");
+        assert_eq!(checked.status.code(), Some(1), "{text}\n{warnings}");
         assert!(!control.exists() && !admin.exists(), "{text}");
         let ran = underpass(&["run", "--config"]);
         assert!(!ran.status.success(), "{text}");

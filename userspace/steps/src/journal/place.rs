@@ -1,7 +1,9 @@
 //! The place where a journal's lines go.
 
 use std::{
-    fmt, io,
+    fmt,
+    fs::File,
+    io::{self, Read},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -72,11 +74,44 @@ impl Place {
         }
     }
 
+    /// Checks whether it can be written to, and neither makes nor opens it.
+    ///
+    /// # Errors
+    /// It cannot, or is somebody else's file: of a policy, of keys.
+    pub fn may_open(&self) -> io::Result<()> {
+        let Some(path) = self.path() else {
+            return Ok(());
+        };
+        trusted::may_append(path).map_err(io::Error::other)?;
+        is_a_journal(path)
+    }
+
     pub(super) fn open(&self) -> io::Result<Target> {
         match self {
             Self::Log => Ok(Target::Log),
-            Self::File(lines) => Lines::open(lines.clone()).map(Target::File),
+            Self::File(lines) => {
+                is_a_journal(&lines.path)?;
+                Lines::open(lines.clone()).map(Target::File)
+            }
         }
+    }
+}
+
+/// Checks that a file is new, or begins as a journal does: with an object of JSON. Whatever is written behind
+/// a policy, a key or a certificate would spoil it.
+fn is_a_journal(path: &Path) -> io::Result<()> {
+    // What is no file is for [`trusted`] to refuse.
+    if !path.symlink_metadata().is_ok_and(|found| found.is_file()) {
+        return Ok(());
+    }
+    let mut first = [b'{'];
+    let _ = File::open(path)?.read(&mut first)?;
+    match first {
+        [b'{'] => Ok(()),
+        _ => Err(io::Error::other(format!(
+            "{} is no journal, whose lines are JSON: choose another file",
+            path.display()
+        ))),
     }
 }
 

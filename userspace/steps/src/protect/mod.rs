@@ -236,18 +236,17 @@ impl Source {
         Ok(())
     }
 
-    /// Reads the keys that are in a file, and asks no server.
+    /// Reads the keys that are in a file, and asks no server. Returns the doubt that is left if there is one to be asked.
     ///
     /// # Errors
-    /// The file, and why it cannot be used; or that there is a server to be asked.
-    pub fn read(&self, rings: &Rings) -> Result<(), String> {
+    /// The file, and why it cannot be used.
+    pub fn read(&self, rings: &Rings) -> Result<Option<String>, String> {
         match &self.from {
-            Origin::File(_) => self
-                .open(rings)
-                .map_err(|why| format!("{why}: `run` does not start")),
-            Origin::Server(server) => {
-                Err(format!("the keys of {} are not asked for here", server.url))
-            }
+            Origin::File(_) => self.open(rings).map(|()| None),
+            Origin::Server(server) => Ok(Some(format!(
+                "the keys of {} are not asked for here",
+                server.url
+            ))),
         }
     }
 }

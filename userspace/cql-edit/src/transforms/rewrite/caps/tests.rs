@@ -51,6 +51,7 @@ fn ttls_in_texts() {
             "INSERT INTO t (a) VALUES (1) IF NOT EXISTS -- ttl\n ;",
             "INSERT INTO t (a) VALUES (1) IF NOT EXISTS USING TTL 60 -- ttl\n ;",
         ),
+        (both, "begin batch apply batch", "begin batch apply batch"),
         (
             default,
             "UPDATE ks.t SET a = 1 WHERE b = 2",
