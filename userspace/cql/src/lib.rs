@@ -56,7 +56,7 @@ pub mod wire;
 pub use extensions::{Extensions, MAX_SUPPORTED_BYTES, Offered, offered};
 pub use fact::Fact;
 pub use flow::answered::Answered;
-pub use flow::details::{Asked, Details, Introduction, MAX_TEXT_BYTES, Says};
+pub use flow::details::{Asked, Details, Introduction, MAX_TEXT_BYTES, Says, Words};
 pub use flow::event::{Anomaly, Completed, ErrorCode, Frame, MAX_FRAME_BODY_BYTES, Sink};
 pub use flow::parameters::{Consistency, Parameters};
 pub use flow::pending::MAX_IN_FLIGHT;

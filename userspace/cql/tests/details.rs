@@ -54,18 +54,18 @@ fn texts_are_for_who_wants_them() {
     let text = "SELECT a FROM k.t WHERE b = 'x'";
     let body = [&long_string(text)[..], &[0, 1, 0, 0, 0, 0]].concat();
     let mut flow = Flow::started(4);
-    assert_eq!(flow.ask(QUERY, &body).text, None);
+    assert_eq!(flow.ask(QUERY, &body).text(), None);
     flow.decoder.wants_texts(true);
-    assert_eq!(flow.ask(QUERY, &body).text.as_deref(), Some(text));
-    assert_eq!(flow.ask(QUERY, &body[..20]).text, None);
+    assert_eq!(flow.ask(QUERY, &body).text(), Some(text));
+    assert_eq!(flow.ask(QUERY, &body[..20]).text(), None);
     let long = [
         &long_string(&"x".repeat(MAX_TEXT_BYTES + 1))[..],
         &[0, 1, 0],
     ]
     .concat();
-    assert_eq!(flow.ask(QUERY, &long).text, None);
+    assert_eq!(flow.ask(QUERY, &long).text(), None);
     flow.decoder.wants_texts(false);
-    assert_eq!(flow.ask(QUERY, &body).text, None);
+    assert_eq!(flow.ask(QUERY, &body).text(), None);
 }
 
 /// Values of a statement, as they are sent: bytes, NULL (-1) and what is left as it is (-2).
@@ -107,23 +107,28 @@ fn values_are_for_who_wants_them() {
     .concat();
     let execute = [&[0, 1, 9, 0, 1, 1][..], &values].concat();
     let mut flow = Flow::started(4);
-    assert_eq!(flow.ask(QUERY, &query).values, None);
+    assert_eq!(flow.ask(QUERY, &query).values(), None);
     flow.decoder.wants_values(true);
-    assert_eq!(flow.ask(QUERY, &query).values.unwrap()[..], kept);
-    assert_eq!(flow.ask(EXECUTE, &execute).values.unwrap()[..], kept);
+    assert_eq!(flow.ask(QUERY, &query).values().unwrap()[..], kept);
+    assert_eq!(flow.ask(EXECUTE, &execute).values().unwrap()[..], kept);
     let twice = [&kept[..], &kept].concat();
-    assert_eq!(flow.ask(BATCH, &batch).values.unwrap()[..], twice);
+    assert_eq!(flow.ask(BATCH, &batch).values().unwrap()[..], twice);
     // Of what is cut short the beginning is known.
     assert_eq!(
-        flow.ask(QUERY, &query[..query.len() - 70]).values.unwrap()[..],
+        flow.ask(QUERY, &query[..query.len() - 70])
+            .values()
+            .unwrap()[..],
         kept[..2]
     );
     let many = bound(&[Ok(&b"x"[..]); 2 * MAX_KEPT_VALUES]);
     let many = flow.ask(QUERY, &[&text[..], &[0, 1, 1], &many].concat());
-    assert_eq!(many.values.unwrap().len(), MAX_KEPT_VALUES);
+    assert_eq!(many.values().unwrap().len(), MAX_KEPT_VALUES);
     let named = [&text[..], &[0, 1, 0x41, 0, 1, 0, 1, b'a', 0, 0, 0, 1, b'x']].concat();
-    let named = flow.ask(QUERY, &named).values.unwrap();
-    assert_eq!(named[..], [BoundValue::Bytes((*b"x").into(), 1)]);
+    let named = flow.ask(QUERY, &named);
+    assert_eq!(
+        named.values().unwrap()[..],
+        [BoundValue::Bytes((*b"x").into(), 1)]
+    );
 }
 
 #[test]

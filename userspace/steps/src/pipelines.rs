@@ -155,7 +155,7 @@ impl Pipelines {
     }
 }
 
-/// What is known of the keys of pipelines without asking a server.
+/// The keys of pipelines, as far as they are known without asking a server.
 #[derive(Debug, Default)]
 pub struct KeysRead {
     /// Why files of keys cannot be used.

@@ -42,7 +42,7 @@ pub struct Services {
     pub stats: stats::Counted,
     /// The statements of all flows, as they are counted without a step.
     pub statements: Arc<Statements>,
-    /// Who watches statements as they pass.
+    /// The watchers of statements as they pass.
     pub tails: Arc<Tails>,
     /// The keys of transforms that encrypt.
     pub rings: Rings,

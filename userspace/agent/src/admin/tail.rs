@@ -127,7 +127,7 @@ pub fn pattern(text: &str) -> Result<Glob, String> {
     pattern.ok_or_else(|| "expected a statement's text, with `*` for anything".to_owned())
 }
 
-/// What is read, and what is not.
+/// The first line: how much is read, and how much is not.
 fn overview(admin: &Admin) -> String {
     let carried = admin.shared.flows.views();
     let carried_read = carried.iter().filter(|flow| flow.is_read()).count();

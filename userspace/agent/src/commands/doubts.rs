@@ -12,7 +12,7 @@ use dataplane::{edge, host};
 
 use crate::config::{Config, absent_cgroups};
 
-/// What is found on this host.
+/// The findings on this host.
 #[derive(Default)]
 pub(super) struct Findings {
     /// Why `run` does not start.

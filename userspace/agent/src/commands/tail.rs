@@ -161,7 +161,7 @@ async fn next(body: &mut Incoming) -> anyhow::Result<Option<hyper::body::Bytes>>
     Ok(Some(frame.into_data().unwrap_or_default()))
 }
 
-/// What prints lines, and counts them.
+/// The lines' way to standard output, and their number.
 struct Printer {
     json: bool,
     most: u64,
@@ -202,16 +202,17 @@ impl Printer {
         }
         let text = str::from_utf8(line)?;
         let of: Value = serde_json::from_str(text)?;
-        let mut said = match (&of["watching"], of["dropped"].as_u64()) {
-            (Value::Null, None) => {
+        let mut said = match (of.get("watching"), of.get("dropped")) {
+            (None, None) => {
                 self.shown += 1;
                 row(&of)
             }
-            (Value::Null, Some(dropped)) => {
+            (None, Some(dropped)) => {
+                let dropped = dropped.as_u64().unwrap_or_default();
                 self.dropped += dropped;
                 format!("... {dropped} more had no room, because this was not read fast enough")
             }
-            (watching, _) => {
+            (Some(watching), _) => {
                 eprintln!("{}", overview(watching));
                 columns(&HEADINGS.map(|(heading, _)| heading.to_owned()))
             }
@@ -231,16 +232,16 @@ impl Printer {
 
     /// Says how many there were, on standard error.
     fn sum_up(&self) {
-        let mut said = format!("{} statements", self.shown);
+        let mut said = format!("statements: {}", self.shown);
         if self.dropped > 0 {
-            said += &format!(", and {} that had no room", self.dropped);
+            said += &format!("; that had no room: {}", self.dropped);
         }
         // Nobody may read that either.
         let _ = writeln!(io::stderr(), "{said}");
     }
 }
 
-/// What is read, and what is not and so is not shown.
+/// The first line in words: how much is read, and how much is not and so is not shown.
 fn overview(watching: &Value) -> String {
     let count = |key: &str| watching[key].as_u64().unwrap_or_default();
     let names = |key: &str| {
@@ -249,11 +250,8 @@ fn overview(watching: &Value) -> String {
         names.join(", ")
     };
     let (read, unread) = (count("flows"), count("flows_not_read"));
-    let mut said = format!("{read} flows are read");
-    if unread > 0 {
-        said += &format!(", and {unread} are not");
-    }
-    said += ".";
+    let mut said =
+        format!("Flows that are read: {read}; that are not, and so not shown: {unread}.");
     let (rules, shallow) = (names("rules_not_read"), names("rules_without_texts"));
     if !rules.is_empty() {
         said += &format!(" Not shown is what passes by these rules, which do not read: {rules}.");

@@ -226,11 +226,7 @@ impl FlowAudit {
 
     /// Returns the statement's text, where it may be shown.
     fn shown(&self, details: &Details) -> Option<String> {
-        let text = details
-            .asked
-            .text
-            .as_ref()
-            .filter(|_| self.shows_statements)?;
+        let text = details.asked.text().filter(|_| self.shows_statements)?;
         may_be_shown(text).then(|| text::quoted(text))
     }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::super::{Refusal, Whose, audit};
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// The database has answered.
@@ -97,10 +97,12 @@ impl Seen {
     ) -> Self {
         let asked = &details.asked;
         let values = with_values.then(|| {
-            let text = asked.text.as_ref();
+            let text = asked.text();
             Box::new(Values {
-                text: text.filter(|text| audit::may_be_shown(text)).cloned(),
-                bound: asked.values.clone(),
+                text: text
+                    .filter(|text| audit::may_be_shown(text))
+                    .map(Into::into),
+                bound: asked.values().map(Into::into),
             })
         });
         Self {

@@ -59,7 +59,7 @@ fn told(lines: &[String]) -> Vec<Value> {
     told.collect()
 }
 
-/// What the lines say of these fields.
+/// The values of these fields, line by line.
 fn fields(lines: &[Value], names: &[&str]) -> Vec<Value> {
     let of = |line: &Value| names.iter().map(|name| line[name].clone()).collect();
     lines.iter().map(of).collect()
@@ -165,8 +165,11 @@ fn statements_are_told_as_they_pass() {
                 lines[1].ends_with("INSERT INTO shop.carts (k) VALUES (?)"),
                 "{lines:?}"
             );
-            assert!(said.contains("1 flows are read."), "{said}");
-            assert!(said.ends_with("1 statements\n"), "{said}");
+            assert!(
+                said.contains("Flows that are read: 1; that are not, and so not shown: 0."),
+                "{said}"
+            );
+            assert!(said.ends_with("statements: 1\n"), "{said}");
             eventually("nobody watches", || {
                 host.agent.metric("underpass_tail_watchers").unwrap() == 0.0
             });
@@ -304,7 +307,7 @@ fn it_ends_with_its_terminal_and_with_whoever_reads_it() {
         kill(Pid::from_raw(interrupted.child.id() as i32), Signal::SIGINT).unwrap();
         let (_, said, code) = interrupted.rest();
         assert_eq!(code, Some(0), "{said}");
-        assert!(said.ends_with("0 statements\n"), "{said}");
+        assert!(said.ends_with("statements: 0\n"), "{said}");
         // As `tail | head -1` does.
         let Tail {
             mut child,
