@@ -73,6 +73,8 @@ pub enum Command {
         #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
     },
+    /// Explain a flow: all that is known of it, each rule and why it holds or not, its path, and what would change it
+    Explain(commands::explain::ExplainArgs),
     /// Count statements on the flows that the agent decodes, by rule, table and kind
     Statements {
         /// Print JSON
@@ -186,6 +188,12 @@ pub struct CheckArgs {
     /// Check the file for another host: not whether `run` would start with it here
     #[arg(long)]
     pub file_only: bool,
+    /// List the file's rules, with how often each was met since the agent that runs here began
+    #[arg(long)]
+    pub live: bool,
+    /// Admin interface of the agent, for --live
+    #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+    pub admin: Endpoint,
     /// Explain a connection to this address
     #[arg(long, value_name = "ADDR:PORT")]
     pub to: Option<SocketAddr>,
@@ -322,6 +330,7 @@ pub fn main() -> ExitCode {
             filter,
             admin,
         } => commands::statements::run(json, top, &filter, &admin),
+        Command::Explain(args) => commands::explain::run(&args),
         Command::Top(args) => commands::top::run(&args),
         Command::Tail(args) => commands::tail::run(&args),
         Command::Namespaces { json, admin } => commands::namespaces::run(json, &admin),

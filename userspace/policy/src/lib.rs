@@ -14,6 +14,7 @@
 //! - `first_match.rs`: a policy, a connection, and the rule that it meets.
 //! - `session.rs`, `decide.rs`: facts of the session, conditions on them, and deciding by what is known
 //!   of them so far.
+//! - `tried.rs`: every rule held against one connection, for whoever asks why.
 //! - `copies.rs`: which rules need the bytes of a connection, and which are content with copies.
 //! - `containers.rs`, `find_containers.rs`: conditions on containers, and the cgroups in which the
 //!   containers are at the moment.
@@ -42,6 +43,7 @@ mod session;
 mod suggest;
 #[cfg(test)]
 mod tests;
+mod tried;
 
 pub use containers::{
     Container, ContainerConditions, Glob, MAX_CONTAINER_CONDITIONS, MAX_CONTAINER_TEXT_BYTES,
@@ -65,6 +67,7 @@ pub use session::{
     TextPattern,
 };
 pub use suggest::did_you_mean;
+pub use tried::Tried;
 
 /// Rules in one policy; the width of a rule set in the kernel.
 pub const MAX_RULES: usize = 1024;

@@ -202,6 +202,28 @@ proptest! {
         prop_assert!(possible.iter().any(|p| p.met.index == met.index));
     }
 
+    /// What is said of each rule is what decides.
+    #[test]
+    fn trying_each_says_which_decides(rules in vec(rules(), 0..6), whole in sessions(), open: u8, is_closed: bool) {
+        let (policy, c) = (policy(rules), candidate());
+        let known = partly(&whole, open);
+        let session = if is_closed { known.closed() } else { known };
+        let tried = policy.try_each(&c, &session);
+        let possible: Vec<_> = policy.possible(&c, &session).filter_map(|p| Some((p.met.index?, p.is_certain))).collect();
+        let said = tried.iter().enumerate().filter_map(|(index, tried)| match tried {
+            Tried::Decides | Tried::Refuses(_) => Some((index, true)),
+            Tried::MayDecide(_) => Some((index, false)),
+            _ => None,
+        });
+        prop_assert_eq!(said.collect::<Vec<_>>(), possible);
+        for (rule, tried) in policy.rules.iter().zip(&tried) {
+            if let Tried::Misses(keys) = tried {
+                prop_assert_eq!(rule.miss(&c).is_some(), keys.contains(&"to"));
+                prop_assert!(!keys.is_empty());
+            }
+        }
+    }
+
     #[test]
     fn what_never_becomes_known_leaves_nothing_undecided(
         rules in vec(rules(), 0..6),

@@ -4,8 +4,10 @@
 //! - `listeners.rs`: the two doors, and the times in which a request has to come and its answer has to be read.
 //! - `guests.rs`: how many connections there are of one peer, and of all.
 //! - `names.rs`: for whom a request on TCP may be, so that no web page can ask.
+//! - `explain.rs`: every rule held against one connection.
 //! - `tail.rs`: statements as they pass, at the socket alone.
 
+mod explain;
 mod guests;
 mod listeners;
 mod names;
@@ -87,6 +89,7 @@ pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
         .route("/backends", get(backends))
         .route("/namespaces", get(of_namespaces))
         .route("/denied", get(denied))
+        .route("/explain", get(explain::explain))
         .route(
             "/statements",
             get(|State(admin): State<Admin>| async move {

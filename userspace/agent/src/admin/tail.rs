@@ -108,7 +108,7 @@ fn wanted(query: &str) -> Result<Wanted, String> {
 }
 
 /// Decodes a parameter of a URL.
-fn decoded(text: &str) -> Result<String, String> {
+pub(super) fn decoded(text: &str) -> Result<String, String> {
     let decoded = percent_decode_str(text).decode_utf8();
     decoded
         .map(Into::into)

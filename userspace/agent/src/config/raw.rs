@@ -549,6 +549,22 @@ impl RawRule {
 pub(super) fn parse(text: &str) -> Result<RawConfig, Flaw> {
     toml::from_str(text).map_err(|e| {
         let message = e.message().replace('\n', ", ");
+        let message = format!("{message}{}", meant(&message));
         Flaw::new(e.span().unwrap_or(0..0), message)
     })
+}
+
+/// The key that was probably meant by one that is not known, from what the parser says of it: ``unknown field `a`,
+/// expected one of `b`, `c` ``.
+fn meant(message: &str) -> String {
+    let unknown = ["unknown field `", "unknown variant `"];
+    let rest = unknown
+        .iter()
+        .find_map(|begins| message.strip_prefix(begins));
+    let Some((found, expected)) = rest.and_then(|rest| rest.split_once('`')) else {
+        return String::new();
+    };
+    // Between the quotes.
+    let keys = expected.split('`').skip(1).step_by(2);
+    policy::did_you_mean(found, keys)
 }

@@ -3,6 +3,7 @@
 mod adopted;
 mod asked;
 mod counted;
+mod explained;
 mod lossy;
 mod shown;
 mod slow;
