@@ -155,7 +155,7 @@ impl Pipelines {
     }
 }
 
-/// The keys of pipelines, as far as they are known without asking a server.
+/// The state of the keys of pipelines, as far as no server has to be asked.
 #[derive(Debug, Default)]
 pub struct KeysRead {
     /// Why files of keys cannot be used.

@@ -86,7 +86,7 @@ pub enum Untrusted {
         /// The mode, in octal digits.
         mode: u32,
     },
-    /// A file whose contents are orders to the kernel.
+    /// The kernel owns it, and takes what is written there for orders.
     #[error("{} is a file of the kernel's: choose one on a disk", .0.display())]
     Kernels(PathBuf),
     /// The file is longer than the reader takes.

@@ -3,7 +3,8 @@
 //!
 //! - `listeners.rs`: the two doors, and the times in which a request has to come and its answer has to be read.
 //! - `guests.rs`: how many connections there are of one peer, and of all.
-//! - `names.rs`: for whom a request on TCP may be, so that no web page can ask.
+//! - `names.rs`: for whom a request may be, so that no web page of others can ask.
+//! - `page.rs`: a web page of its own.
 //! - `explain.rs`: every rule held against one connection.
 //! - `tail.rs`: statements as they pass, at the socket alone.
 
@@ -11,6 +12,7 @@ mod explain;
 mod guests;
 mod listeners;
 mod names;
+mod page;
 pub mod tail;
 
 use std::{
@@ -32,7 +34,8 @@ use axum::{
 use dataplane::{Dataplane, NetnsAgents};
 use flow::FlowView;
 pub use listeners::{Listeners, register};
-use names::Names;
+use names::{Came, Names};
+pub use page::Live;
 use prometheus::{IntCounterVec, Registry, TextEncoder};
 use proxy::ProxyContext;
 use serde::Serialize;
@@ -71,6 +74,8 @@ pub struct Admin {
     pub containers: watch::Receiver<Book>,
     /// Whether whoever watches statements may see values.
     pub tail_values: bool,
+    /// The samples that pages are told.
+    pub live: Arc<Live>,
 }
 
 /// Pages that read the kernel's tables at the same time; further ones wait.
@@ -82,6 +87,8 @@ static READERS: Semaphore = Semaphore::const_new(MAX_READERS);
 pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
     let refused = admin.refused.clone();
     let routes = Router::new()
+        .route("/", get(page::page))
+        .route("/live", get(page::live))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
@@ -106,9 +113,12 @@ pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
             ),
         );
     let local = routes.clone().route("/tail", get(tail::tail));
-    let (local, routes) = (local.with_state(admin.clone()), routes.with_state(admin));
-    let checked = (Names::new(hosts), refused.clone());
-    let remote = routes.layer(middleware::from_fn_with_state(checked, for_this_host));
+    let at = |door: Came, routes: Router<Admin>| {
+        let checked = (Names::new(hosts, door), refused.clone());
+        let layer = middleware::from_fn_with_state(checked, for_this_host);
+        routes.with_state(admin.clone()).layer(layer)
+    };
+    let (local, remote) = (at(Came::BySocket, local), at(Came::ByTcp, routes));
     listeners.serve(local, remote, refused).await;
 }
 
@@ -152,14 +162,7 @@ async fn flows(State(admin): State<Admin>) -> Response {
         Shortcut(&'a ShortcutView),
     }
     let carried = admin.shared.flows.views();
-    let left_alone = move || {
-        let dataplane = &admin.dataplane;
-        (
-            observed::views(dataplane, &admin.shared),
-            shortcuts::views(dataplane),
-        )
-    };
-    match aside(left_alone).await {
+    match aside(move || left_alone(&admin)).await {
         Ok((observed, shortcuts)) => {
             let carried = carried.iter().map(View::Carried);
             let observed = observed.iter().map(View::Observed);
@@ -168,6 +171,15 @@ async fn flows(State(admin): State<Admin>) -> Response {
         }
         Err(error) => failed(&error),
     }
+}
+
+/// The flows that the agent does not carry. Reads the kernel's tables.
+fn left_alone(admin: &Admin) -> (Vec<ObservedView>, Vec<ShortcutView>) {
+    let dataplane = &admin.dataplane;
+    (
+        observed::views(dataplane, &admin.shared),
+        shortcuts::views(dataplane),
+    )
 }
 
 async fn of_namespaces(State(admin): State<Admin>) -> Response {

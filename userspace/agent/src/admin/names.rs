@@ -1,27 +1,38 @@
-//! By which names the admin interface may be asked on TCP.
+//! By which names the admin interface may be asked.
 //!
 //! A web page can have its own name resolve to this host, so that a browser here asks the agent and gives the page the
-//! answer. The browser sends that name as `Host`; it is none of this host's.
+//! answer. The browser sends that name as `Host`; it is none of this host's. By `ssh -L` a browser may also come to the
+//! socket, where programs send whatever name they like: one without a dot is no web page's.
 
 use std::{fs, net::IpAddr, sync::Arc};
 
 use axum::http::{HeaderMap, Uri, header};
 
+/// The door by which a request came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Came {
+    BySocket,
+    ByTcp,
+}
+
 /// The names of this host.
 #[derive(Clone, Debug)]
-pub(super) struct Names(Arc<[String]>);
+pub(super) struct Names {
+    known: Arc<[String]>,
+    came: Came,
+}
 
 impl Names {
     /// The names in the configuration, and this host's own.
-    pub(super) fn new(configured: &[String]) -> Self {
-        let own = fs::read_to_string("/proc/sys/kernel/hostname").ok();
-        let own = own.map(|name| name.trim_end().to_ascii_lowercase());
-        let own = own.into_iter().flat_map(|name| {
-            let short = name.split('.').next().unwrap_or_default().to_owned();
-            [name, short]
-        });
+    pub(super) fn new(configured: &[String], came: Came) -> Self {
+        let own = hostname().to_ascii_lowercase();
+        let short = own.split('.').next().unwrap_or_default().to_owned();
+        let own = [own, short].into_iter().filter(|name| !name.is_empty());
         let named = configured.iter().cloned().chain(own);
-        Self(named.chain(["localhost".to_owned()]).collect())
+        Self {
+            known: named.chain(["localhost".to_owned()]).collect(),
+            came,
+        }
     }
 
     /// Whether a request is for this host. One of HTTP/1.0 need not say; browsers always do.
@@ -35,8 +46,15 @@ impl Names {
         };
         let name = without_port(host).to_ascii_lowercase();
         let literal = name.trim_start_matches('[').trim_end_matches(']');
-        literal.parse::<IpAddr>().is_ok() || self.0.contains(&name)
+        let is_a_word = self.came == Came::BySocket && !name.contains('.');
+        literal.parse::<IpAddr>().is_ok() || is_a_word || self.known.contains(&name)
     }
+}
+
+/// Returns this host's name, or nothing if it has none.
+pub(super) fn hostname() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim_end().to_owned()
 }
 
 fn without_port(host: &str) -> &str {
@@ -52,8 +70,13 @@ fn without_port(host: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn are_asked(host: &str) -> bool {
-        let names = Names(["db1.example.org".to_owned(), "localhost".to_owned()].into());
+    fn names(known: &[&str], came: Came) -> Names {
+        let known = known.iter().map(|name| (*name).to_owned()).collect();
+        Names { known, came }
+    }
+
+    fn are_asked(host: &str, came: Came) -> bool {
+        let names = names(&["db1.example.org", "localhost"], came);
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, host.parse().unwrap());
         names.are_asked(&Uri::from_static("/flows"), &headers)
@@ -70,9 +93,12 @@ mod tests {
             "LOCALHOST",
             "DB1.example.org:9180",
         ] {
-            assert!(are_asked(host), "{host}");
+            assert!(
+                are_asked(host, Came::ByTcp) && are_asked(host, Came::BySocket),
+                "{host}"
+            );
         }
-        assert!(Names(Arc::default()).are_asked(&Uri::from_static("/"), &HeaderMap::new()));
+        assert!(names(&[], Came::ByTcp).are_asked(&Uri::from_static("/"), &HeaderMap::new()));
     }
 
     #[test]
@@ -86,9 +112,15 @@ mod tests {
             "",
             "::1.attacker.example",
         ] {
-            assert!(!are_asked(host), "{host}");
+            assert!(!are_asked(host, Came::ByTcp), "{host}");
+            assert!(
+                !host.contains('.') || !are_asked(host, Came::BySocket),
+                "{host}"
+            );
         }
-        let names = Names(["localhost".to_owned()].into());
+        // A program that asks by the socket may call it what it likes.
+        assert!(are_asked("underpass", Came::BySocket) && !are_asked("underpass", Came::ByTcp));
+        let names = names(&["localhost"], Came::BySocket);
         let mut two = HeaderMap::new();
         two.append(header::HOST, "localhost".parse().unwrap());
         two.append(header::HOST, "attacker.example".parse().unwrap());
@@ -101,8 +133,8 @@ mod tests {
 
     #[test]
     fn this_hosts_name_is_one() {
-        let names = Names::new(&["a".into()]);
-        assert!(names.0.contains(&"a".to_owned()) && names.0.contains(&"localhost".to_owned()));
-        assert!(names.0.len() >= 4);
+        let known = Names::new(&["a".into()], Came::ByTcp).known;
+        assert!(known.contains(&"a".to_owned()) && known.contains(&"localhost".to_owned()));
+        assert!(known.len() >= 4);
     }
 }

@@ -179,6 +179,7 @@ impl Serving {
             ready: Arc::new(AtomicBool::new(true)),
             containers: early.containers.book(),
             tail_values: config.tail_values,
+            live: Arc::default(),
         };
         let shown = doors.admin.shown();
         let (cgroup, rules) = (early.options.cgroup, config.policy.rules.len());

@@ -5,6 +5,7 @@ mod asked;
 mod counted;
 mod explained;
 mod lossy;
+mod page;
 mod shown;
 mod slow;
 mod tail;

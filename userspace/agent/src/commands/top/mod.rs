@@ -1,6 +1,6 @@
 //! `underpass top`: who asks what, how often and how slowly, as it happens.
 
-mod rates;
+pub(crate) mod rates;
 mod screen;
 mod view;
 
