@@ -6,10 +6,10 @@ use crate::{
     Candidate, ContainerConditions, Fail, Held, Miss, Policy, Rule, Session, SessionKey, Target,
 };
 
-/// What came of holding a rule against a connection.
+/// The outcome of holding a rule against a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tried {
-    /// It decides.
+    /// The rule decides.
     Decides,
     /// Facts of the session, which are not known yet, tell whether it decides.
     MayDecide(Vec<SessionKey>),
@@ -17,9 +17,9 @@ pub enum Tried {
     Refuses(Vec<SessionKey>),
     /// Nobody will know these facts of the session, and its `fail` is `open`: it does not hold.
     Unknowable(Vec<SessionKey>),
-    /// These of its conditions do not hold.
+    /// Conditions of the rule do not hold, those with these keys.
     Misses(Vec<&'static str>),
-    /// It would hold, and an earlier rule decides.
+    /// The rule would hold, and an earlier one decides.
     Behind,
 }
 
