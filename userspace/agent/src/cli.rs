@@ -13,7 +13,7 @@ use policy::{Filter, NetnsPattern};
 
 use crate::{
     commands::{self, endpoint::Endpoint, filter},
-    config::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_FILE},
+    config::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_FILE, id_of},
 };
 
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, one line on standard error says why and what to \
@@ -200,8 +200,8 @@ pub struct CheckArgs {
     /// ... from a client on another host, at this address. Its process is not known
     #[arg(long, value_name = "ADDR", requires = "to", conflicts_with_all = ["uid", "process", "cgroup", "netns", "container", "label"])]
     pub from: Option<IpAddr>,
-    /// ... by a process of this user id
-    #[arg(long, value_name = "UID", requires = "to", default_value_t = 0)]
+    /// ... by a process of this user, by id or by name
+    #[arg(long, value_name = "USER", requires = "to", default_value = "0", value_parser = uid)]
     pub uid: u32,
     /// ... by a process of this name
     #[arg(long, value_name = "NAME", requires = "to", default_value = "")]
@@ -260,6 +260,11 @@ fn netns(text: &str) -> Result<NetnsPattern, String> {
             "there is no network namespace {netns}: `ip netns` lists those with a name"
         )),
     }
+}
+
+fn uid(text: &str) -> Result<u32, String> {
+    text.parse()
+        .or_else(|_| id_of(text).map_err(|why| format!("expected a user's id or name, {why}")))
 }
 
 fn label(text: &str) -> Result<(String, String), String> {

@@ -57,8 +57,8 @@ pub use filter::{
 pub use find_containers::MAX_CGROUPS;
 pub use first_match::{Candidate, Match, Policy};
 pub use patterns::{
-    MAX_PROCESS_NAME_BYTES, NETNS, NetnsPattern, ProcessPattern, Target, check_network,
-    parse_network,
+    MAX_PORTS_OF_A_RANGE, MAX_PROCESS_NAME_BYTES, NETNS, NetnsPattern, ProcessPattern, Target,
+    check_network, parse_network,
 };
 pub use rule::{Action, Fail, Miss, Rule, RuleName, Shortcut, TapDepth};
 pub use sample::Sample;

@@ -13,6 +13,9 @@ use ipnet::IpNet;
 /// names.
 pub const MAX_PROCESS_NAME_BYTES: usize = 15;
 
+/// Ports of one range in `to`: each is an entry in the kernel's table of destinations.
+pub const MAX_PORTS_OF_A_RANGE: usize = 128;
+
 /// A destination: a network, a port, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
@@ -52,6 +55,31 @@ impl Target {
             check_network(network)?;
         }
         Ok(Self { network, port })
+    }
+
+    /// Reads what [`Self::parse`] does, or the same with a range of ports: `10.1.2.3:9042-9044` stands for three targets.
+    ///
+    /// # Errors
+    /// Says what was expected.
+    pub fn parse_all(text: &str) -> Result<Vec<Self>, String> {
+        let range = text.rsplit_once(':').and_then(|(network, ports)| {
+            let (first, last) = ports.split_once('-')?;
+            Some((network, first.parse::<u16>(), last.parse::<u16>()))
+        });
+        match range {
+            None => Ok(vec![Self::parse(text)?]),
+            Some((network, Ok(first), Ok(last)))
+                if first <= last && usize::from(last - first) < MAX_PORTS_OF_A_RANGE =>
+            {
+                let ports = first..=last;
+                ports
+                    .map(|port| Self::parse(&format!("{network}:{port}")))
+                    .collect()
+            }
+            Some(_) => Err(format!(
+                "at most {MAX_PORTS_OF_A_RANGE} ports, the lowest first: `:9042-9044`"
+            )),
+        }
     }
 
     /// The one address and port that the target stands for, if it stands for just one.

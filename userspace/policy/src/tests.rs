@@ -386,6 +386,37 @@ fn a_later_rule_decides_when_a_session_rule_does_not_hold() {
 }
 
 #[test]
+fn a_range_of_ports_is_each_of_them() {
+    for (text, ports) in [
+        (":9042-9044", 9042..=9044),
+        ("10.1.0.0/16:9042-9042", 9042..=9042),
+        ("[fd00::/8]:1-128", 1..=128),
+        (":9042", 9042..=9042),
+    ] {
+        let targets = Target::parse_all(text).unwrap();
+        let found: Vec<u16> = targets.iter().filter_map(|target| target.port).collect();
+        assert_eq!(found, ports.collect::<Vec<_>>(), "{text}");
+        let network = Target::parse(text.split_once('-').map_or(text, |(first, _)| first));
+        assert!(
+            targets
+                .iter()
+                .all(|t| t.network == network.as_ref().unwrap().network)
+        );
+    }
+    for text in [
+        ":9044-9042",
+        ":1-129",
+        ":0-3",
+        ":9042-",
+        ":a-b",
+        "10.1.2.3:9042-70000",
+        "9042-9044",
+    ] {
+        assert!(Target::parse_all(text).is_err(), "{text}");
+    }
+}
+
+#[test]
 fn a_pattern_is_exact_or_a_beginning() {
     for (text, legal) in [
         ("a", true),

@@ -2,7 +2,7 @@
 //!
 //! `raw.rs` says what the file looks like, `parse.rs` what each value means, `admin.rs` those of the admin interface, `session.rs` that
 //! of the keys of session rules, `network.rs`, `backends.rs` and `remember.rs` those of `to`,
-//! `from`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
+//! `from`, `users.rs` that of `uid`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
 //! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `containers.rs` those of
 //! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `selector.rs` that of a mark's, `error.rs` how an error names its
 //! place.
@@ -28,6 +28,7 @@ mod session;
 mod shortcut;
 mod tls;
 mod trigger;
+mod users;
 mod value;
 mod xdp;
 
@@ -48,6 +49,7 @@ use proxy::paths::Splicing;
 pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
 use steps::pipelines::Pipelines;
+pub use users::id_of;
 
 use crate::{backends::HealthCheck, containers::Socket, triggers::Trigger};
 

@@ -14,7 +14,7 @@ pub(super) fn client(text: &Spanned<String>) -> Result<IpNet, Flaw> {
     checked.or_else(|what| expected("rule.from", text, &what))
 }
 
-/// `NETWORK:PORT`, as [`Target::parse`] reads it.
-pub(super) fn target(text: &Spanned<String>) -> Result<Target, Flaw> {
-    Target::parse(text.get_ref()).or_else(|what| expected("rule.to", text, &what))
+/// `NETWORK:PORT` or `NETWORK:PORT-PORT`, as [`Target::parse_all`] reads it.
+pub(super) fn targets(text: &Spanned<String>) -> Result<Vec<Target>, Flaw> {
+    Target::parse_all(text.get_ref()).or_else(|what| expected("rule.to", text, &what))
 }

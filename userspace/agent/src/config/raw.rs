@@ -22,6 +22,7 @@ use super::{
     },
     error::Flaw,
     schema,
+    users::RawUser,
     value::MAX_SOCKET_PATH_BYTES,
 };
 use crate::containers::{MAX_RUNTIMES, Speaks};
@@ -211,24 +212,25 @@ pub(super) struct RawRule {
     #[serde(default)]
     #[schemars(with = "Vec<String>", extend("title" = "list of networks", "examples" = [["10.1.0.0/16", "fd00::/8"]]))]
     pub from: Vec<Spanned<String>>,
-    /// Addresses that clients dial: `NETWORK:PORT`, `NETWORK` or `:PORT`. IPv6 in brackets.
+    /// Addresses that clients dial: `NETWORK:PORT`, `NETWORK` or `:PORT`. IPv6 in brackets. `9042-9044` stands for three
+    /// ports, of 128 at most.
     #[serde(default)]
     #[schemars(
         with = "Vec<String>",
-        extend("title" = "list of NETWORK:PORT", "examples" = [["10.1.0.0/16:9042", "[fd00::/8]:9042", ":9142"]])
+        extend("title" = "list of NETWORK:PORT", "examples" = [["10.1.0.0/16:9042", "[fd00::/8]:9042", ":9142-9144"]])
     )]
     pub to: Vec<Spanned<String>>,
-    /// User ids of client processes.
+    /// Users of client processes, by id or by name. Names are looked up in `/etc/passwd` when the file is read.
     #[serde(default)]
     #[schemars(
         with = "Vec<u32>",
         extend(
-            "title" = "list of user ids",
-            "items" = {"type": "integer", "minimum": 0, "maximum": u32::MAX},
-            "examples" = [[1000]]
+            "title" = "list of user ids and names",
+            "items" = {"type": ["integer", "string"], "minimum": 0, "maximum": u32::MAX},
+            "examples" = [[1000, "root"]]
         )
     )]
-    pub uid: Vec<Spanned<i64>>,
+    pub uid: Vec<Spanned<RawUser>>,
     /// Names of client processes as in `/proc/PID/comm`: exact, or the beginning and `*`.
     #[serde(default)]
     #[schemars(with = "Vec<String>", extend("examples" = [["java", "spark*"]]))]
