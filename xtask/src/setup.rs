@@ -57,7 +57,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 27] = [
+const NEEDS: [Need; 28] = [
     Need {
         part: Part::Build,
         package: "clang-19",
@@ -171,6 +171,11 @@ const NEEDS: [Need; 27] = [
     },
     Need {
         part: Part::Bench,
+        package: "prometheus",
+        is_met: || find_program("prometheus").is_some() && find_program("promtool").is_some(),
+    },
+    Need {
+        part: Part::Bench,
         package: "linux-perf",
         is_met: || succeeds(Command::new("perf").arg("--version")),
     },
@@ -197,7 +202,7 @@ const NEEDS: [Need; 27] = [
 ];
 
 /// Packages that Debian makes services of, which start when the machine does.
-const SERVERS: [&str; 3] = ["haproxy", "nginx", "redis-server"];
+const SERVERS: [&str; 4] = ["haproxy", "nginx", "prometheus", "redis-server"];
 
 /// The command.
 pub fn run(args: &Args) -> Result<()> {

@@ -25,6 +25,7 @@ pub mod kernel_counters;
 pub mod marks;
 pub mod namespaces;
 pub mod observed;
+pub mod process_metrics;
 pub mod remembered;
 mod seconds;
 pub mod shortcuts;

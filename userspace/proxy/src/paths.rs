@@ -118,6 +118,11 @@ impl PathsAvailable {
         Ok(Self(gauge))
     }
 
+    /// Gives the metric a first sample, so that the documentation sees it.
+    pub fn declare_for_docs(&self) {
+        self.0.with_label_values(&["path", ""]);
+    }
+
     /// Sets the metric to the outcome of a trial, and logs it.
     pub fn note(&self, tried: &ProbeResult) {
         let path = tried.path.as_str();

@@ -285,6 +285,7 @@ impl TappedFlows {
                 let client = tapped.client.filter(|_| count < MAX_FLOWS)?;
                 self.metrics.flows.set(count as i64 + 1);
                 let reading = Reading::begin(&self.shared, &self.listed, &tapped, client);
+                self.metrics.begin(reading.rule.as_str());
                 Some(free.insert(Box::new(reading)))
             }
         }
@@ -295,6 +296,7 @@ impl TappedFlows {
             return;
         };
         let reading = Reading::begin(&self.shared, &self.listed, tapped, client);
+        self.metrics.begin(reading.rule.as_str());
         self.flows.insert(tapped.cookie, Box::new(reading));
         self.metrics.flows.set(self.flows.len() as i64);
     }

@@ -6,6 +6,7 @@ mod counted;
 mod explained;
 mod lossy;
 mod page;
+mod prometheus;
 mod shown;
 mod slow;
 mod tail;

@@ -81,6 +81,9 @@ fn metrics() {
         agent::backends::BalancedCounters::new(std::sync::Arc::clone(&dataplane)).unwrap();
     let remembered = agent::remembered::RememberedGauge::new(dataplane).unwrap();
     agent::admin::register(&registry).unwrap();
+    agent::process_metrics::register(&registry).unwrap();
+    let paths = proxy::paths::PathsAvailable::register(&registry).unwrap();
+    paths.declare_for_docs();
     let namespaces = agent::namespaces::NamespacesGauge::new(None).unwrap();
     let edge = agent::edge::EdgeMetrics::new(agent::edge::SharedEdge::default()).unwrap();
     let mut rows: Vec<String> = registry

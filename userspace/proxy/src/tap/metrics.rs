@@ -66,11 +66,16 @@ impl TapMetrics {
 
     /// Gives each metric a first sample, so that the documentation sees it.
     pub fn declare_for_docs(&self) {
-        self.gaps.with_label_values(&["rule"]);
-        self.abandoned.with_label_values(&["rule"]);
+        self.begin("rule");
         self.stopped.with_label_values(&["rule", "reason"]);
         self.adopted.with_label_values(&["rule"]);
-        self.left_out.with_label_values(&["rule"]);
+    }
+
+    /// Has a rule's series begin, so that whoever asks for them finds 0 and not nothing.
+    pub(super) fn begin(&self, rule: &str) {
+        self.gaps.with_label_values(&[rule]);
+        self.abandoned.with_label_values(&[rule]);
+        self.left_out.with_label_values(&[rule]);
     }
 
     /// Counts running connections that are read from now on, and says why others are not.

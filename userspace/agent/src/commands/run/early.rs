@@ -30,6 +30,7 @@ use crate::{
     edge::{self, EdgeControl, EdgeMetrics, SharedEdge},
     kernel_counters::KernelCounters,
     observed::{ObservedCounters, SharedDataplane},
+    process_metrics,
     remembered::RememberedGauge,
     shortcuts::ShortcutCounters,
     socket_file::{Door, SocketFile},
@@ -89,6 +90,7 @@ impl Early {
         let options = options(config)?;
         let attached = SharedDataplane::default();
         let registry = Registry::new();
+        process_metrics::register(&registry)?;
         registry.register(Box::new(KernelCounters::new(attached.clone())?))?;
         registry.register(Box::new(ObservedCounters::new(attached.clone())?))?;
         registry.register(Box::new(ShortcutCounters::new(attached.clone())?))?;

@@ -19,7 +19,7 @@ use serde_json::json;
 use super::*;
 
 /// Gives whoever connects to the returned address the admin socket, as `ssh -L` does. Ends with the process.
-fn forward(socket: PathBuf) -> SocketAddr {
+pub(super) fn forward(socket: PathBuf) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
