@@ -16,6 +16,7 @@ mod generate;
 mod house;
 mod instructions;
 mod kernels;
+mod package;
 mod paths;
 mod programs;
 mod python;
@@ -61,6 +62,9 @@ enum Chore {
     Fuzz(fuzz::Args),
     /// Boot other kernels in an emulator: what doctor says there, and streams over the splice
     Kernels(kernels::Args),
+    /// Make what operators install: a Debian package, its debug information, a tarball
+    #[command(after_help = package::HELP)]
+    Package(package::Args),
     /// Measure what the README claims, and render it there
     Bench {
         #[command(subcommand)]
@@ -98,6 +102,7 @@ fn dispatch(chore: Chore) -> anyhow::Result<ExitCode> {
         Chore::Demo(args) => return demo::run(&args),
         Chore::Fuzz(args) => fuzz::run(&args)?,
         Chore::Kernels(args) => kernels::run(&args)?,
+        Chore::Package(args) => package::run(&args)?,
         Chore::Instructions(args) => instructions::run(&args)?,
         Chore::Bench { verb } => return bench::run(&verb),
     }

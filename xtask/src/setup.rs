@@ -57,7 +57,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 28] = [
+const NEEDS: [Need; 30] = [
     Need {
         part: Part::Build,
         package: "clang-19",
@@ -103,6 +103,17 @@ const NEEDS: [Need; 28] = [
         part: Part::Build,
         package: "nftables",
         is_met: || find_program("nft").is_some(),
+    },
+    // Packages of the agent: their binary, and what systemd says of their unit.
+    Need {
+        part: Part::Build,
+        package: "binutils",
+        is_met: || find_program("objcopy").is_some(),
+    },
+    Need {
+        part: Part::Build,
+        package: "systemd",
+        is_met: || find_program("systemd-analyze").is_some(),
     },
     Need {
         part: Part::Cassandra,

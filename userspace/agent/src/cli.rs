@@ -14,6 +14,7 @@ use policy::{Filter, NetnsPattern};
 use crate::{
     commands::{self, endpoint::Endpoint, filter},
     config::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_FILE, id_of},
+    log::{LogFormat, LogLevel},
 };
 
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, one line on standard error says why and what to \
@@ -39,6 +40,9 @@ pub enum Command {
         /// Policy file
         #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
         config: PathBuf,
+        /// Format of the log on standard error, whatever the file says
+        #[arg(long, value_name = "FORMAT", value_enum)]
+        log_format: Option<LogFormat>,
     },
     /// Check a policy file. With --to: show which rule a connection would meet, and why. Details of the
     /// session that you do not give count as not yet known
@@ -54,6 +58,9 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Gather what a report of a fault needs into one file that only you can read: doctor's findings, the policy without
+    /// secrets, metrics, flows, statements without values, kernel, map sizes, the log's last lines
+    DebugBundle(commands::debug_bundle::DebugBundleArgs),
     /// List flows: those that the agent carries or observes, and those that a rule wants on the shortcut
     Flows {
         /// Only this flow: a number, as the list has it
@@ -115,6 +122,14 @@ pub enum Command {
         #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
         control: PathBuf,
     },
+    /// Show or change how much a running agent logs. Holds until the file says another level, or the agent ends
+    Log {
+        /// off, error, warn, info, debug or trace; for parts of the program another: info,proxy=debug
+        level: Option<LogLevel>,
+        /// Control socket of the agent
+        #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
+        control: PathBuf,
+    },
     /// List the network namespaces (containers, pods) that the agent serves beside its own
     Namespaces {
         /// Print JSON
@@ -166,6 +181,15 @@ pub enum Command {
         /// Control socket of the agent
         #[arg(long, value_name = "SOCKET")]
         control: PathBuf,
+        /// Format of the log
+        #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+        log_format: LogFormat,
+    },
+    /// Write man pages and shell completions, for packages
+    #[command(hide = true)]
+    Pages {
+        /// Folder that gets `man` and `completions`
+        folder: PathBuf,
     },
     /// Clean up after an agent that is gone: remove its hooks, and end its keeper with the flows that it keeps
     /// alive
@@ -318,10 +342,11 @@ pub fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let done = match command {
-        Command::Run { config } => commands::run::run(&config),
+        Command::Run { config, log_format } => commands::run::run(&config, log_format),
         Command::Check(args) => commands::check::run(&args),
         Command::Schema => commands::schema::run(),
         Command::Doctor { json, config } => commands::doctor::run(json, config.as_deref()),
+        Command::DebugBundle(args) => commands::debug_bundle::run(&args),
         Command::Flows {
             flow,
             json,
@@ -352,8 +377,13 @@ pub fn main() -> ExitCode {
         } => commands::backends::order(backend, &order, &control),
         Command::Mark(args) => commands::marks::mark(&args),
         Command::Marks { json, control } => commands::marks::list(json, &control),
+        Command::Log { level, control } => commands::log::run(level.as_ref(), &control),
         Command::Unmark { number, control } => commands::marks::unmark(number, &control),
-        Command::Keep { control } => commands::keep::run(&control),
+        Command::Keep {
+            control,
+            log_format,
+        } => commands::keep::run(&control, log_format),
+        Command::Pages { folder } => commands::pages::run(&folder),
         Command::Detach { pins, control } => commands::detach::run(&pins, &control),
     };
     match done {

@@ -161,6 +161,21 @@ mod tests {
     }
 
     #[test]
+    fn the_unit_gives_the_capabilities_that_are_kept() {
+        let unit = include_str!("../../../packaging/underpass.service");
+        let lines = unit
+            .lines()
+            .filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+        let given: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+        let kept: Vec<&str> = NEEDED
+            .iter()
+            .chain(&USEFUL)
+            .map(|(name, _)| *name)
+            .collect();
+        assert_eq!(given, kept);
+    }
+
+    #[test]
     fn a_call_is_listed_once() {
         let mut all = [CALLS, OLD_CALLS].concat();
         let n = all.len();

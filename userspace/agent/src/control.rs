@@ -23,11 +23,12 @@ use tokio::{
 
 use crate::{
     backends,
-    config::Config,
+    config::{Config, Sources},
     containers::{Book, ContainerMetrics},
     edge::EdgeControl,
+    log::Log,
     marks::{Asked, FlowNumber, Marks, Set, Wanted},
-    observed, remembered, seconds,
+    observed, remembered, seconds, service_manager,
     triggers::{self, Triggers},
 };
 
@@ -47,7 +48,7 @@ const LOOK_AT_REMEMBERED_EVERY: Duration = Duration::from_secs(5);
 /// Keeps the policy in force in step with the file, and with what is observed.
 pub struct Control {
     file: PathBuf,
-    text: String,
+    sources: Sources,
     /// The file could not be read when it was last looked at.
     unreadable: bool,
     config: Config,
@@ -82,6 +83,8 @@ pub struct Told {
 
 /// The sources of changes other than the file.
 pub struct Heard {
+    /// The log, whose level the file says.
+    pub log: Log,
     /// The requests of operators.
     pub asked: mpsc::Receiver<Asked>,
     /// The containers that run.
@@ -102,13 +105,13 @@ impl Control {
         heard: Heard,
     ) -> Self {
         // If the file has changed since `config` was read from it, the first look reads it again.
-        let text = Config::read(&file).unwrap_or_default();
+        let sources = Sources::read(&file).unwrap_or_default();
         let numbers = numbers(&config.policy);
         let mut triggers = Triggers::default();
         triggers.set(config.triggers.clone());
         let control = Self {
             file,
-            text,
+            sources,
             unreadable: false,
             config,
             marks: Marks::default(),
@@ -142,7 +145,7 @@ impl Control {
                 policy.names_cgroups() || policy.names_namespaces()
             };
             tokio::select! {
-                _ = hangups.recv() => self.hang_up(),
+                _ = hangups.recv() => service_manager::while_reloading(|| self.hang_up()),
                 _ = file_looks.tick() => {
                     self.look_at_file();
                     self.end_marks();
@@ -182,8 +185,8 @@ impl Control {
     }
 
     fn look_at_file(&mut self) {
-        match Config::read(&self.file) {
-            Ok(text) if text != self.text => self.reload(),
+        match Sources::read(&self.file) {
+            Ok(sources) if sources != self.sources => self.reload(),
             // A file that is gone for a moment is being replaced.
             Err(error) if !error.is_absent() && !self.unreadable => {
                 self.unreadable = true;
@@ -239,7 +242,7 @@ impl Control {
         let names_others =
             self.told.pipelines.borrow().has_keys() || !self.told.tls.borrow().is_empty();
         let is_new = self.stale || self.has_failed || names_others;
-        if is_new || !Config::read(&self.file).is_ok_and(|text| text == self.text) {
+        if is_new || !Sources::read(&self.file).is_ok_and(|found| found == self.sources) {
             return self.reload();
         }
         match self.try_reload() {
@@ -269,12 +272,13 @@ impl Control {
     }
 
     fn try_reload(&mut self) -> anyhow::Result<()> {
-        let text = Config::read(&self.file)?;
-        let is_new = text != self.text || self.has_failed;
+        let sources = Sources::read(&self.file)?;
+        let is_new = sources != self.sources || self.has_failed;
+        let config = Config::of(&sources);
         // Remembered even when it is bad, so that a mistake is reported once.
-        self.text.clone_from(&text);
+        self.sources = sources;
         self.unreadable = false;
-        let config = Config::parse(&self.file, &text)?;
+        let config = config?;
         let tls = self.told.tls.borrow().clone();
         let tls = tls.reload(&config.tls)?;
         let before = self.triggers.clone();
@@ -293,12 +297,16 @@ impl Control {
         }
         if is_new && needs_restart(&self.config, &config) {
             tracing::warn!(
-                "[agent], [containers] or [[incoming]] changed: restart the agent for it to take effect"
+                "[agent], [log] format, [containers] or [[incoming]] changed: restart the agent for it to take effect"
             );
         }
         if self.config.health != config.health {
             self.told.health.send_replace(config.health.clone());
         }
+        if self.config.log_level != config.log_level {
+            self.heard.log.change_level(&config.log_level);
+        }
+        self.config.log_level = config.log_level;
         self.config.health = config.health;
         self.config.policy = config.policy;
         self.config.triggers = config.triggers;
@@ -494,7 +502,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         old.max_forwarded,
         old.max_namespaces,
         old.workers,
-        (old.splice, old.tap_ring_bytes, old.tap_cpu),
+        (old.splice, old.tap_ring_bytes, old.tap_cpu, old.log_format),
         &old.containers,
         &old.incoming,
     ) != (
@@ -511,7 +519,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         new.max_forwarded,
         new.max_namespaces,
         new.workers,
-        (new.splice, new.tap_ring_bytes, new.tap_cpu),
+        (new.splice, new.tap_ring_bytes, new.tap_cpu, new.log_format),
         &new.containers,
         &new.incoming,
     )

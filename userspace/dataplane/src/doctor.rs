@@ -1,6 +1,7 @@
 //! Findings about this host: what it has and what it lacks, each with its reason.
 
 pub(crate) mod neighbours;
+mod sizes;
 
 use std::{
     fs, io,
@@ -18,6 +19,7 @@ use crate::{
     shortcut,
 };
 use policy::Policy;
+pub use sizes::{MapSize, map_sizes};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

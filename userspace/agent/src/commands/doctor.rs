@@ -24,22 +24,7 @@ use crate::{
 /// # Errors
 /// The policy file, if one is named, is wrong.
 pub fn run(json: bool, config: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let config = config.map(Config::load).transpose()?;
-    let runtimes = config.as_ref().map(runtimes).transpose()?;
-    let cgroup = config.as_ref().and_then(|c| c.cgroup.clone());
-    let control = config.as_ref().map(|c| c.control.clone());
-    let control = control.unwrap_or_else(|| DEFAULT_CONTROL.into());
-    let xdp = config.as_ref().map_or_else(Vec::new, |c| c.xdp.clone());
-    let running = config.as_ref().filter(|config| config.adopt);
-    let running = running.map(|config| {
-        dataplane::doctor::running(&config.policy, cgroup.as_deref(), &config.incoming)
-    });
-    let pins = config.map_or_else(|| dataplane::DEFAULT_PINS.into(), |c| c.pins);
-    let mut findings = dataplane::doctor::examine(cgroup.as_deref(), &pins);
-    findings.extend(dataplane::edge::examine(&pins, &xdp));
-    findings.extend(runtimes.unwrap_or_default());
-    findings.extend(running.unwrap_or_default());
-    findings.extend(paths(&control)?);
+    let findings = findings(config)?;
     if json {
         println!("{}", as_json(&findings));
     } else {
@@ -61,6 +46,30 @@ pub fn run(json: bool, config: Option<&Path>) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Looks at this host, with the eyes of a policy file if one is named.
+///
+/// # Errors
+/// The policy file is wrong.
+pub(super) fn findings(config: Option<&Path>) -> anyhow::Result<Vec<Finding>> {
+    let config = config.map(Config::load).transpose()?;
+    let runtimes = config.as_ref().map(runtimes).transpose()?;
+    let cgroup = config.as_ref().and_then(|c| c.cgroup.clone());
+    let control = config.as_ref().map(|c| c.control.clone());
+    let control = control.unwrap_or_else(|| DEFAULT_CONTROL.into());
+    let xdp = config.as_ref().map_or_else(Vec::new, |c| c.xdp.clone());
+    let running = config.as_ref().filter(|config| config.adopt);
+    let running = running.map(|config| {
+        dataplane::doctor::running(&config.policy, cgroup.as_deref(), &config.incoming)
+    });
+    let pins = config.map_or_else(|| dataplane::DEFAULT_PINS.into(), |c| c.pins);
+    let mut findings = dataplane::doctor::examine(cgroup.as_deref(), &pins);
+    findings.extend(dataplane::edge::examine(&pins, &xdp));
+    findings.extend(runtimes.unwrap_or_default());
+    findings.extend(running.unwrap_or_default());
+    findings.extend(paths(&control)?);
+    Ok(findings)
 }
 
 /// Container runtimes, if a rule names containers.
@@ -141,7 +150,8 @@ fn finding(tried: ProbeResult) -> Finding {
     }
 }
 
-fn as_json(findings: &[Finding]) -> serde_json::Value {
+/// The findings as `doctor --json` has them.
+pub(super) fn as_json(findings: &[Finding]) -> serde_json::Value {
     findings
         .iter()
         .map(|f| json!({"what": f.what, "state": f.state.as_str(), "detail": f.detail}))

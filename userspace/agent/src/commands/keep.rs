@@ -2,13 +2,13 @@
 
 use std::{path::Path, process::ExitCode};
 
-use super::run::log_to_stderr;
+use crate::log::{Log, LogFormat, LogLevel};
 
 /// Holds flows for agents with this control socket.
 ///
 /// # Errors
 /// Nobody has started it who knows how.
-pub fn run(control: &Path) -> anyhow::Result<ExitCode> {
-    log_to_stderr();
+pub fn run(control: &Path, format: LogFormat) -> anyhow::Result<ExitCode> {
+    Log::begin(format, &LogLevel::default());
     proxy::keeper::run(control)
 }

@@ -3,6 +3,7 @@
 pub mod backends;
 pub mod check;
 mod control;
+pub mod debug_bundle;
 pub mod denied;
 pub mod detach;
 pub mod doctor;
@@ -13,8 +14,10 @@ pub mod filter;
 pub mod flows;
 pub mod keep;
 mod live;
+pub mod log;
 pub mod marks;
 pub mod namespaces;
+pub mod pages;
 pub mod run;
 pub mod schema;
 pub mod statements;

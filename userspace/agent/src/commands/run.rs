@@ -34,7 +34,6 @@ use tokio::{
     signal::unix::Signal,
     sync::{mpsc, watch},
 };
-use tracing_subscriber::EnvFilter;
 
 use self::{
     early::{Attachment, Doors, Early, Signals, Taken, attach},
@@ -50,10 +49,11 @@ use crate::{
     control::{Control, Heard, Told},
     edge::{self, SharedEdge},
     incoming,
+    log::{Log, LogFormat},
     marks::{self, Desk},
     namespaces::{self, NamespacesGauge},
     observed::{self, SharedDataplane},
-    shortcuts,
+    service_manager, shortcuts,
     socket_file::SocketFile,
 };
 
@@ -63,13 +63,13 @@ const FINISH: Duration = Duration::from_secs(2);
 /// And for its flows to say what was not answered.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Runs the agent until it is told to stop.
+/// Runs the agent until it is told to stop. `format` comes before that of the file.
 ///
 /// # Errors
 /// It cannot start; nothing is attached then.
-pub fn run(file: &Path) -> anyhow::Result<ExitCode> {
+pub fn run(file: &Path, format: Option<LogFormat>) -> anyhow::Result<ExitCode> {
     let config = Config::load(file)?;
-    log_to_stderr();
+    let log = Log::begin(format.unwrap_or(config.log_format), &config.log_level);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -84,16 +84,16 @@ pub fn run(file: &Path) -> anyhow::Result<ExitCode> {
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(file, config, max_flows))?;
+    runtime.block_on(serve(file, config, log, max_flows))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Serves. `max_flows`: as many as this host allows of those that the file wants.
-async fn serve(file: &Path, mut config: Config, max_flows: usize) -> anyhow::Result<()> {
+async fn serve(file: &Path, mut config: Config, log: Log, max_flows: usize) -> anyhow::Result<()> {
     let doors = Doors::open(&config).await?;
     let mut early = Early::make(&mut config, max_flows).await?;
     let attached = attach(&config, &mut early)?;
-    Serving::assemble(file, config, doors, early, attached)?
+    Serving::assemble(file, config, log, doors, early, attached)?
         .run()
         .await
 }
@@ -105,6 +105,7 @@ struct Serving {
     admin_hosts: Vec<String>,
     control_socket: SocketFile,
     control_path: PathBuf,
+    log: Log,
     admin: Admin,
     desk: Desk,
     control: Control,
@@ -124,6 +125,7 @@ impl Serving {
     fn assemble(
         file: &Path,
         config: Config,
+        log: Log,
         doors: Doors,
         early: Early,
         attachment: Attachment,
@@ -186,8 +188,14 @@ impl Serving {
         let (workers, splicing) = (config.workers, config.splice);
         let (control_path, admin_hosts) = (config.control.clone(), config.admin_hosts.clone());
         // Looks at the file before anybody is told that changes to it are seen.
-        let (desk, asked) = Desk::new(shared.clone(), backends, early.attached.clone());
+        let (desk, asked) = Desk::new(
+            shared.clone(),
+            backends,
+            early.attached.clone(),
+            log.clone(),
+        );
         let heard = Heard {
+            log: log.clone(),
             asked,
             containers: early.containers.book(),
             container_metrics: early.container_metrics,
@@ -206,12 +214,14 @@ impl Serving {
             tracing::warn!("system calls are not filtered: {error:#}");
         }
         tracing::info!(cgroup = %cgroup.display(), admin = %shown, rules, workers, "ready");
+        service_manager::ready();
         Ok(Self {
             signals: doors.signals,
             listeners: doors.admin,
             admin_hosts,
             control_socket: doors.control,
             control_path,
+            log,
             admin,
             desk,
             control,
@@ -258,7 +268,7 @@ impl Serving {
         let shared = &self.shared;
         let metrics = &shared.metrics;
         let (give, adopted) = mpsc::unbounded_channel();
-        let keeper = || keeper(&self.control_path, shared, &give);
+        let keeper = || keeper(&self.control_path, &self.log, shared, &give);
         let keep_spliced = |splices: &Splicer| {
             if let Some(keeper) = keeper() {
                 keeper.has(splices);
@@ -306,6 +316,7 @@ impl Serving {
             ended = proxy::tell_denials(denials, metrics) => failed(ended, "the kernel's denials"),
             ended = callers => failed(ended, "serving namespaces"),
             never = incoming::tend(self.attached.clone()) => match never {},
+            never = service_manager::tend(shared) => match never {},
             () = self.containers.run(shared.policy.clone()) => {
                 Err(anyhow::anyhow!("asking for containers ended"))
             }
@@ -332,6 +343,7 @@ async fn told_to_stop(
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
     };
+    service_manager::stopping();
     if let Some(keeper) = shared.keeper.get() {
         keeper.leave();
     }
@@ -411,13 +423,4 @@ fn stop(dataplane: &Mutex<Option<Dataplane>>) -> anyhow::Result<()> {
         attached.detach()?;
     }
     Ok(())
-}
-
-pub(super) fn log_to_stderr() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
 }

@@ -73,6 +73,8 @@ impl ConfigError {
 pub(super) struct Flaw {
     pub span: Range<usize>,
     pub message: String,
+    /// Another place that the message speaks of.
+    pub other: Option<Range<usize>>,
 }
 
 impl Flaw {
@@ -80,23 +82,19 @@ impl Flaw {
         Self {
             span,
             message: message.into(),
-        }
-    }
-
-    pub(super) fn at(self, path: &Path, text: &str) -> ConfigError {
-        ConfigError::Bad {
-            path: path.to_owned(),
-            at: line_column(text, self.span.start),
-            message: self.message,
+            other: None,
         }
     }
 }
 
-fn line_column(text: &str, byte: usize) -> LineColumn {
-    let before = text.get(..byte).unwrap_or(text);
-    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-    LineColumn {
-        line: before.matches('\n').count() + 1,
-        column: before.get(line_start..).unwrap_or_default().chars().count() + 1,
+impl LineColumn {
+    /// The place of a byte in a text.
+    pub(super) fn of(text: &str, byte: usize) -> Self {
+        let before = text.get(..byte).unwrap_or(text);
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        Self {
+            line: before.matches('\n').count() + 1,
+            column: before.get(line_start..).unwrap_or_default().chars().count() + 1,
+        }
     }
 }

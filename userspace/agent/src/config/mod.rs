@@ -4,8 +4,8 @@
 //! of the keys of session rules, `network.rs`, `backends.rs` and `remember.rs` those of `to`,
 //! `from`, `users.rs` that of `uid`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
 //! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `containers.rs` those of
-//! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `selector.rs` that of a mark's, `error.rs` how an error names its
-//! place.
+//! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `selector.rs` that of a mark's, `sources.rs` which files there are, `error.rs` how an
+//! error names its place.
 
 mod admin;
 mod backends;
@@ -26,6 +26,7 @@ mod schema;
 mod selector;
 mod session;
 mod shortcut;
+mod sources;
 mod tls;
 mod trigger;
 mod users;
@@ -48,16 +49,19 @@ pub use protective::absent_cgroups;
 use proxy::paths::Splicing;
 pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
+pub use sources::Sources;
 use steps::pipelines::Pipelines;
 pub use users::id_of;
 
-use crate::{backends::HealthCheck, containers::Socket, triggers::Trigger};
+use crate::{
+    backends::HealthCheck,
+    containers::Socket,
+    log::{LogFormat, LogLevel},
+    triggers::Trigger,
+};
 
 /// Where `run`, `check` and `flows` look for the file unless told otherwise.
 pub const DEFAULT_FILE: &str = "/etc/underpass/underpass.toml";
-
-/// A thousand rules with pipelines have a fraction of it.
-const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// A configuration file, checked.
 #[derive(Clone, Debug)]
@@ -86,6 +90,10 @@ pub struct Config {
     pub handshake_timeout: Duration,
     /// Connections that are forwarded at the edge at the same time.
     pub max_forwarded: u32,
+    /// The format of the log.
+    pub log_format: LogFormat,
+    /// The level of the log.
+    pub log_level: LogLevel,
     /// Other network namespaces whose processes are served at the same time.
     pub max_namespaces: usize,
     /// Interfaces that are guarded.
@@ -123,20 +131,20 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads and checks a file.
+    /// Reads and checks a file, and those of `conf.d` beside it.
     ///
     /// # Errors
     /// One line that names file, line, column, key and what was expected.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        Self::parse(path, &Self::read(path)?)
+        Self::of(&Sources::read(path)?)
     }
 
-    /// Reads a file's text, if only root can change it.
+    /// Checks texts that were read.
     ///
     /// # Errors
-    /// Others can, or it cannot be read.
-    pub fn read(path: &Path) -> Result<String, ConfigError> {
-        trusted::read_text(path, MAX_FILE_BYTES).map_err(|error| ConfigError::unread(path, error))
+    /// As [`Config::load`].
+    pub fn of(sources: &Sources) -> Result<Self, ConfigError> {
+        parse::config(sources.parse()?).map_err(|flaw| sources.error(flaw))
     }
 
     /// Checks the text of a file; `path` is for messages.
@@ -144,8 +152,7 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let raw = raw::parse(text).map_err(|e| e.at(path, text))?;
-        parse::config(raw).map_err(|e| e.at(path, text))
+        Self::of(&Sources::of(path, text))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The meaning of each value.
 
-use std::{collections::HashSet, path::PathBuf, thread};
+use std::{collections::HashMap, ops::Range, path::PathBuf, thread};
 
 use dataplane::{
     DEFAULT_PINS, DEFAULT_TAP_RING_BYTES, MAX_NAMESPACES, MAX_TAP_RING_BYTES, MIN_TAP_RING_BYTES,
@@ -27,6 +27,7 @@ use super::{
     value::{absolute, expected, one_of, socket_path, whole, within},
     xdp,
 };
+use crate::log::{FORMATS, LogFormat, LogLevel, NoLevel};
 
 pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
@@ -104,6 +105,13 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             Some(n) => whole("agent.max_forwarded", &n, edge::MAX_CONNECTIONS as usize)? as u32,
             None => edge::DEFAULT_CONNECTIONS,
         },
+        log_format: raw.log.format.map_or(Ok(LogFormat::default()), |text| {
+            one_of("log.format", &text, &FORMATS)
+        })?,
+        log_level: raw
+            .log
+            .level
+            .map_or(Ok(LogLevel::default()), |text| level(&text))?,
         max_namespaces: max_namespaces.map_or(Ok(MAX_NAMESPACES), |n| namespaces(&n))?,
         xdp,
         workers: match workers {
@@ -128,6 +136,11 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         warnings,
         escapes,
     })
+}
+
+fn level(text: &Spanned<String>) -> Result<LogLevel, Flaw> {
+    let wrong = |why: NoLevel| Flaw::new(text.span(), format!("log.level: {why}"));
+    text.get_ref().parse().map_err(wrong)
 }
 
 /// A share of `max_flows`.
@@ -156,7 +169,7 @@ fn policy(
         return Err(Flaw::new(first_too_many.span(), message));
     }
     backends::bounded(&raw)?;
-    let mut names = HashSet::new();
+    let mut names = HashMap::new();
     let mut asks = false;
     let rules = raw
         .into_iter()
@@ -196,7 +209,7 @@ fn policy(
 /// Reads a rule. `asks`: an earlier rule has a condition on the session.
 pub(super) fn rule(
     mut raw: RawRule,
-    names: &mut HashSet<String>,
+    names: &mut HashMap<String, Range<usize>>,
     asks: &mut bool,
 ) -> Result<Rule, Flaw> {
     let protects = protective::protects(&raw);
@@ -224,8 +237,12 @@ pub(super) fn rule(
             "a name other than `mark-` and a number, which marks have",
         );
     }
-    if !names.insert(name.clone()) {
-        return expected("rule.name", &raw.name, "a name that no rule above has");
+    if let Some(first) = names.insert(name.clone(), raw.name.span()) {
+        let expected = expected("rule.name", &raw.name, "a name that no rule above has");
+        return expected.map_err(|flaw: Flaw| Flaw {
+            other: Some(first),
+            ..flaw
+        });
     }
     let action = rule_action(&raw.action, &session)?;
     let is_session = session.named().next().is_some();

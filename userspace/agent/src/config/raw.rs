@@ -25,7 +25,10 @@ use super::{
     users::RawUser,
     value::MAX_SOCKET_PATH_BYTES,
 };
-use crate::containers::{MAX_RUNTIMES, Speaks};
+use crate::{
+    containers::{MAX_RUNTIMES, Speaks},
+    log::{self, LogFormat},
+};
 
 /// `500ms`, `2s`, `1m`: see [`steps::duration`].
 const DURATION: &str = "^[0-9]+(ms|s|m)$";
@@ -37,6 +40,8 @@ const DURATION: &str = "^[0-9]+(ms|s|m)$";
 pub(super) struct RawConfig {
     #[serde(default)]
     pub agent: RawAgent,
+    #[serde(default)]
+    pub log: RawLog,
     #[serde(default)]
     #[schemars(with = "Vec<RawRule>", length(max = MAX_RULES))]
     pub rule: Vec<Spanned<RawRule>>,
@@ -181,6 +186,27 @@ pub(super) struct RawAgent {
     /// begins.
     #[schemars(extend("default" = true))]
     pub adopt: Option<bool>,
+}
+
+/// The agent's log, on standard error. The format is read when the agent starts.
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"format": "json", "level": "info,proxy=debug"}]))]
+pub(super) struct RawLog {
+    /// Form of each line: `text`, or `json`, an object. `underpass run --log-format` comes first.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = names(&log::FORMATS), "default" = LogFormat::Text.as_str())
+    )]
+    pub format: Option<Spanned<String>>,
+    /// Least severe level that is logged: `off`, `error`, `warn`, `info`, `debug` or `trace`; of parts of the program, another.
+    /// `RUST_LOG` comes first, and `underpass log` changes it while the agent runs.
+    #[schemars(
+        with = "Option<String>",
+        length(max = log::MAX_LEVEL_BYTES),
+        extend("default" = "info", "examples" = ["info,proxy=debug"])
+    )]
+    pub level: Option<Spanned<String>>,
 }
 
 /// A rule. The first rule whose conditions all hold decides what happens to a connection. A condition that is left out
@@ -548,11 +574,51 @@ impl RawRule {
     }
 }
 
+/// A file of `conf.d`: lists, whose items follow those of the files before it. What there is once is in the main file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawFurther {
+    #[serde(default)]
+    rule: Vec<Spanned<RawRule>>,
+    #[serde(default)]
+    incoming: Vec<Spanned<RawIncoming>>,
+    #[serde(default)]
+    xdp: Vec<RawXdp>,
+}
+
+impl RawConfig {
+    /// Adds the lists of a further file.
+    pub(super) fn extend(&mut self, further: RawFurther) {
+        self.rule.extend(further.rule);
+        self.incoming.extend(further.incoming);
+        self.xdp.extend(further.xdp);
+    }
+}
+
+/// Parses the main file.
 pub(super) fn parse(text: &str) -> Result<RawConfig, Flaw> {
+    from_toml(text)
+}
+
+/// Parses a file of `conf.d`.
+pub(super) fn parse_further(text: &str) -> Result<RawFurther, Flaw> {
+    from_toml(text).map_err(|mut flaw| {
+        let only = "files of conf.d have `[[rule]]`, `[[incoming]]` and `[[xdp]]`, all else is in the main file";
+        for table in ["agent", "log", "default", "health", "containers"] {
+            if flaw.message.starts_with(&format!("unknown field `{table}`")) {
+                flaw.message = format!("{table}: {only}");
+            }
+        }
+        flaw
+    })
+}
+
+fn from_toml<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Flaw> {
     toml::from_str(text).map_err(|e| {
         let message = e.message().replace('\n', ", ");
         let message = format!("{message}{}", meant(&message));
-        Flaw::new(e.span().unwrap_or(0..0), message)
+        let start = text.len() - text.trim_start().len();
+        Flaw::new(e.span().unwrap_or(start..start), message)
     })
 }
 

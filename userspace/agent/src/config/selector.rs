@@ -1,6 +1,6 @@
 //! The conditions of a mark: a rule's keys, one value each.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use policy::{Action, Rule};
 use toml::Spanned;
@@ -53,7 +53,7 @@ pub fn marking_rule(conditions: &[(&str, &str)], action: Action) -> Result<Rule,
             }
         }
     }
-    let rule = parse::rule(raw, &mut HashSet::new(), &mut false);
+    let rule = parse::rule(raw, &mut HashMap::new(), &mut false);
     let mut rule = rule.map_err(|flaw| flaw.message.replace("rule.", ""))?;
     rule.is_mark = true;
     if rule.is_session() && action == Action::Deny {

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     backends::{Backends, Order},
+    log::{Log, LogLevel, NoLevel},
     observed::SharedDataplane,
     socket_file::SocketFile,
 };
@@ -60,6 +61,7 @@ pub struct Desk {
     owner: mpsc::Sender<Asked>,
     /// The lock that lets one mark be set after the other: a flow holds one command.
     setting: Arc<Mutex<()>>,
+    log: Log,
 }
 
 /// The reason why a request is refused.
@@ -85,6 +87,7 @@ impl Desk {
         shared: Arc<ProxyContext>,
         backends: Backends,
         dataplane: SharedDataplane,
+        log: Log,
     ) -> (Self, mpsc::Receiver<Asked>) {
         let (owner, asked) = mpsc::channel(QUEUE);
         let desk = Self {
@@ -93,6 +96,7 @@ impl Desk {
             dataplane,
             owner,
             setting: Arc::default(),
+            log,
         };
         (desk, asked)
     }
@@ -171,6 +175,7 @@ pub async fn serve(socket: &mut SocketFile, desk: Desk) -> std::io::Result<()> {
         .route("/marks", get(list).post(set))
         .route("/marks/{id}", delete(end))
         .route("/backends", post(order))
+        .route("/log", get(level).post(set_level))
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .with_state(desk);
     axum::serve(socket.listener()?, routes).await
@@ -229,6 +234,25 @@ async fn order(State(desk): State<Desk>, body: String) -> Result<Response, Refus
             format!("no rule has the backend {backend}: see `underpass backends`"),
         )),
     }
+}
+
+async fn level(State(desk): State<Desk>) -> Response {
+    as_json(&json!({"level": desk.log.level()}))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLevel {
+    level: String,
+}
+
+async fn set_level(State(desk): State<Desk>, body: String) -> Result<Response, Refused> {
+    let RawLevel { level } = serde_json::from_str(&body).map_err(|e| bad(e.to_string()))?;
+    let level: LogLevel = level.parse().map_err(|e: NoLevel| bad(e.to_string()))?;
+    let before = desk.log.change_level(&level);
+    Ok(as_json(
+        &json!({"level": level.to_string(), "before": before}),
+    ))
 }
 
 fn as_json<T: Serialize>(value: &T) -> Response {

@@ -130,13 +130,14 @@ impl Drop for Kept {
 }
 
 impl Keeper {
-    /// Finds a keeper next to the control socket, or starts one. `adopted` gets the flows that it
-    /// has.
+    /// Finds a keeper next to the control socket, or starts one, with the format of this agent's log. `adopted` gets the
+    /// flows that it has.
     ///
     /// # Errors
     /// No thread can be started for it.
     pub fn start(
         control: &Path,
+        log_format: &'static str,
         metrics: &Metrics,
         adopted: mpsc::UnboundedSender<Adopted>,
     ) -> io::Result<Self> {
@@ -157,7 +158,8 @@ impl Keeper {
         thread::Builder::new()
             .name("keeper".into())
             .spawn(move || {
-                let talked = runtime.block_on(talk(&task, &control, queued, &adopted));
+                let talked =
+                    runtime.block_on(talk(&task, (&control, log_format), queued, &adopted));
                 task.0.note_gone();
                 if let Err(error) = talked {
                     tracing::warn!(
@@ -304,11 +306,11 @@ impl Inner {
 /// Talks with the keeper until it has gone.
 async fn talk(
     keeper: &Keeper,
-    control: &Path,
+    (control, log_format): (&Path, &str),
     mut queued: mpsc::UnboundedReceiver<Parcel>,
     adopted: &mpsc::UnboundedSender<Adopted>,
 ) -> anyhow::Result<()> {
-    let (link, child) = meet(control).await?;
+    let (link, child) = meet(control, log_format).await?;
     link.lasts()?;
     let mut next: Option<Parcel> = None;
     // Sends and receives at the same time: two processes that wait for each other to read would
@@ -417,7 +419,7 @@ fn hear(keeper: &Keeper, (message, fds): Parcel, adopted: &mpsc::UnboundedSender
 }
 
 /// Finds a keeper of this version that no agent uses, or starts one, which is then a child.
-async fn meet(control: &Path) -> anyhow::Result<(Link, Option<Child>)> {
+async fn meet(control: &Path, log_format: &str) -> anyhow::Result<(Link, Option<Child>)> {
     let version = find::version();
     for _ in 0..BUSY_LOOKS {
         match adopted(control, &version).await {
@@ -427,7 +429,7 @@ async fn meet(control: &Path) -> anyhow::Result<(Link, Option<Child>)> {
         }
     }
     let (ours, theirs) = Link::pair()?;
-    let child = spawn(control, theirs).context("no keeper can be started")?;
+    let child = spawn(control, log_format, theirs).context("no keeper can be started")?;
     let link = Link::new(ours)?;
     let hello = Message::Hello { version };
     link.send(&(hello, Vec::new())).await?;
@@ -474,10 +476,11 @@ async fn adopted(control: &Path, version: &str) -> Theirs {
 
 /// Starts a keeper. The link is its standard input, so that no other process can be its agent
 /// before this one.
-fn spawn(control: &Path, link: OwnedFd) -> io::Result<Child> {
+fn spawn(control: &Path, log_format: &str, link: OwnedFd) -> io::Result<Child> {
     let control = std::path::absolute(control)?;
     let mut command = Command::new("/proc/self/exe");
     command.arg("keep").arg("--control").arg(control);
+    command.arg("--log-format").arg(log_format);
     command.stdin(Stdio::from(link)).stdout(Stdio::null());
     command.stderr(log_of_its_own()?);
     command.spawn()

@@ -43,3 +43,22 @@ pub(super) fn allow_flows(wanted_flows: usize, namespaces: usize) -> anyhow::Res
     }
     Ok(fit.clamp(1, wanted_flows))
 }
+
+#[cfg(test)]
+mod tests {
+    use dataplane::MAX_NAMESPACES;
+
+    use super::*;
+    use crate::config::MAX_FLOWS;
+
+    #[test]
+    fn the_unit_gives_the_descriptors_of_the_most_flows() {
+        let unit = include_str!("../../../../../packaging/underpass.service");
+        let line = unit
+            .lines()
+            .find_map(|line| line.strip_prefix("LimitNOFILE="));
+        let given: u64 = line.unwrap().parse().unwrap();
+        let namespaces = (MAX_NAMESPACES * DESCRIPTORS_PER_NAMESPACE) as u64;
+        assert!(given >= 2 * MAX_FLOWS as u64 + namespaces + OTHER_DESCRIPTORS);
+    }
+}

@@ -14,15 +14,23 @@ use tokio::{
     sync::{mpsc, oneshot},
 };
 
+use crate::log::Log;
+
 /// Returns the keeper, which outlives the agent with the flows that the kernel carries. Starts it, if it is not yet. None,
 /// which is logged, where no thread can be started for it.
 pub(super) fn keeper<'a>(
     control: &Path,
+    log: &Log,
     shared: &'a ProxyContext,
     give: &mpsc::UnboundedSender<Adopted>,
 ) -> Option<&'a Keeper> {
     if shared.keeper.get().is_none() {
-        match Keeper::start(control, &shared.metrics, give.clone()) {
+        match Keeper::start(
+            control,
+            log.format().as_str(),
+            &shared.metrics,
+            give.clone(),
+        ) {
             Ok(keeper) => drop(shared.keeper.set(keeper)),
             Err(error) => {
                 tracing::warn!(%error, "cannot start the keeper: spliced flows will end with this agent");

@@ -11,6 +11,9 @@ const HEAD: &str = "# Configuration
 Every key of the policy file, written by a test from the schema that also checks the file. `underpass check FILE` says
 what is wrong with a file, and where. A key that is not listed here is an error.
 
+The rules of every `*.toml` in the folder `conf.d` beside the file follow those of the file, in the order of the files'
+names; so do `[[incoming]]` and `[[xdp]]`. Other tables are in the main file alone.
+
 `underpass schema > underpass.schema.json` writes the same as JSON Schema. Editors with a TOML language server (Even
 Better TOML, Taplo, Tombi) complete and check a file that begins with `#:schema ./underpass.schema.json`.
 
@@ -20,7 +23,7 @@ Key names with `_ms`, `_bytes` and the like say the unit of a number.
 ";
 
 /// Tables of the file, as a user writes them, with the place of their schemas.
-const TABLES: [(&str, &str); 10] = [
+const TABLES: [(&str, &str); 11] = [
     ("[agent]", "/properties/agent"),
     ("[[rule]]", "/properties/rule/items"),
     (
@@ -35,6 +38,7 @@ const TABLES: [(&str, &str); 10] = [
         "`upstream_tls` of a rule",
         "/properties/rule/items/properties/upstream_tls",
     ),
+    ("[log]", "/properties/log"),
     ("[default]", "/properties/default"),
     ("[[incoming]]", "/properties/incoming/items"),
     ("[health]", "/properties/health"),
@@ -57,6 +61,20 @@ fn the_page_is_what_the_schema_says() {
         found == page,
         "docs/config.md is stale: set UPDATE_DOCS=1 and run this test again"
     );
+}
+
+#[test]
+fn the_page_has_every_table() {
+    let schema = schema();
+    let tables = schema.pointer("/properties").and_then(Value::as_object);
+    for table in tables.unwrap().keys() {
+        let place = format!("/properties/{table}");
+        let has = TABLES.iter().any(|(_, listed)| {
+            let rest = listed.strip_prefix(&place);
+            rest.is_some_and(|rest| rest.is_empty() || rest == "/items")
+        });
+        assert!(has, "TABLES lacks {table}");
+    }
 }
 
 fn page(schema: &Value) -> String {

@@ -1,0 +1,28 @@
+//! `underpass log`.
+
+use std::{path::Path, process::ExitCode};
+
+use serde_json::json;
+
+use super::{control::ask, flows::shown};
+use crate::log::LogLevel;
+
+/// Shows the level of a running agent's log, or puts another into force.
+///
+/// # Errors
+/// No agent answers, or this is not root.
+pub fn run(level: Option<&LogLevel>, control: &Path) -> anyhow::Result<ExitCode> {
+    match level {
+        None => println!("{}", shown(&ask(control, "GET", "/log", "")?, "level")),
+        Some(level) => {
+            let wanted = json!({"level": level.to_string()}).to_string();
+            let answer = ask(control, "POST", "/log", &wanted)?;
+            println!(
+                "{} (before: {})",
+                shown(&answer, "level"),
+                shown(&answer, "before")
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,269 @@
+//! The texts of a policy: the file, and those of the folder `conf.d` beside it, in the order of their names.
+//!
+//! All of them are read as if they were one text, so that a place in bytes says which file it is in: each is parsed behind
+//! as much blank space as there is text before it.
+
+use std::{
+    ffi::OsStr,
+    fs, io,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    ConfigError, LineColumn,
+    error::Flaw,
+    raw::{self, RawConfig},
+};
+
+/// The folder of further files, beside the main one.
+pub const FOLDER: &str = "conf.d";
+
+/// Further files, at most. Each look at the policy reads them all, once a second.
+pub const MAX_FILES: usize = 256;
+
+/// Bytes of all files together. A thousand rules with pipelines have a fraction of it.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// The texts of a policy with their files: the main one, and then the further ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    main: Source,
+    further: Vec<Source>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Source {
+    path: PathBuf,
+    text: String,
+}
+
+impl Source {
+    /// The places in the text, of which its end is one, too.
+    fn span(&self) -> usize {
+        self.text.len() + 1
+    }
+}
+
+impl Sources {
+    /// A policy of one file.
+    pub fn of(path: &Path, text: &str) -> Self {
+        Self {
+            main: Source {
+                path: path.to_owned(),
+                text: text.to_owned(),
+            },
+            further: Vec::new(),
+        }
+    }
+
+    /// Reads the file, and those of `conf.d` beside it whose names end in `.toml`, if only root can change them.
+    ///
+    /// # Errors
+    /// Others can, or one of them cannot be read, or there are too many.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let mut room = MAX_BYTES;
+        let mut read = |path: &Path| {
+            let text = trusted::read_text(path, room);
+            let text = text.map_err(|error| ConfigError::unread(path, error))?;
+            room -= text.len() as u64;
+            Ok(Source {
+                path: path.to_owned(),
+                text,
+            })
+        };
+        let main = read(path)?;
+        let further = further(path)?
+            .iter()
+            .map(|path| read(path))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { main, further })
+    }
+
+    /// The files with their texts, the main one first.
+    pub fn texts(&self) -> impl Iterator<Item = (&Path, &str)> {
+        self.all()
+            .map(|source| (source.path.as_path(), source.text.as_str()))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Source> {
+        std::iter::once(&self.main).chain(&self.further)
+    }
+
+    /// Parses the texts into one form: lists of a further file follow those of the files before it.
+    pub(super) fn parse(&self) -> Result<RawConfig, ConfigError> {
+        let parse = || {
+            let mut whole = raw::parse(&self.main.text)?;
+            let mut before = self.main.span();
+            for source in &self.further {
+                let text = " ".repeat(before) + &source.text;
+                whole.extend(raw::parse_further(&text)?);
+                before += source.span();
+            }
+            Ok(whole)
+        };
+        parse().map_err(|flaw: Flaw| self.error(flaw))
+    }
+
+    /// Names the place of a flaw, and the other place that it speaks of.
+    pub(super) fn error(&self, flaw: Flaw) -> ConfigError {
+        let (path, at) = self.place(&flaw.span);
+        let other = flaw.other.map(|other| {
+            let (path, at) = self.place(&other);
+            format!(" (the other is at {}:{at})", path.display())
+        });
+        ConfigError::Bad {
+            path: path.to_owned(),
+            at,
+            message: flaw.message + &other.unwrap_or_default(),
+        }
+    }
+
+    fn place(&self, span: &Range<usize>) -> (&Path, LineColumn) {
+        let mut start = span.start;
+        for source in self.all() {
+            if start < source.span() {
+                return (&source.path, LineColumn::of(&source.text, start));
+            }
+            start -= source.span();
+        }
+        // No parser names a place behind the last text.
+        let last = self.further.last().unwrap_or(&self.main);
+        (&last.path, LineColumn::of(&last.text, last.text.len()))
+    }
+}
+
+/// The further files of a policy, in the order of their names' bytes.
+fn further(path: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    let folder = path.parent().unwrap_or(Path::new("")).join(FOLDER);
+    let unreadable = |error| ConfigError::Unreadable {
+        path: folder.clone(),
+        error,
+    };
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(unreadable(error)),
+    };
+    // Files that are put there count, so nobody else may put one there.
+    trusted::folder(&folder).map_err(|error| ConfigError::unread(&folder, error))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(unreadable)?.path();
+        let is_hidden = path
+            .file_name()
+            .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+        if !is_hidden && path.extension() == Some(OsStr::new("toml")) {
+            files.push(path);
+        }
+    }
+    if files.len() > MAX_FILES {
+        let why = format!("it has {} files; {MAX_FILES} may be there", files.len());
+        return Err(unreadable(io::Error::other(why)));
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    const RULE: &str = "[[rule]]\nname = \"NAME\"\nto = [\":1\"]\naction = \"bypass\"\n";
+
+    fn rule(name: &str) -> String {
+        RULE.replace("NAME", name)
+    }
+
+    /// A policy of these files in a folder of its own: what it says, or its error with the folder's path cut out.
+    fn load(files: &[(&str, &str)]) -> Result<Config, String> {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join(FOLDER)).unwrap();
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let at = format!("{}/", folder.path().display());
+        let loaded = Config::load(&folder.path().join("main.toml"));
+        loaded.map_err(|error| error.to_string().replace(&at, ""))
+    }
+
+    #[test]
+    fn rules_follow_one_another_by_the_names_of_their_files() {
+        let config = load(&[
+            ("main.toml", &rule("a")),
+            ("conf.d/20.toml", &rule("c")),
+            ("conf.d/10.toml", &(rule("b") + &rule("b2"))),
+            ("conf.d/30.toml", ""),
+            ("conf.d/.40.toml", "hidden, as editors' are"),
+            ("conf.d/50.toml.dpkg-old", "of no use"),
+        ]);
+        let rules = config.unwrap().policy.rules;
+        let names: Vec<_> = rules.iter().map(|rule| rule.name.to_string()).collect();
+        assert_eq!(names, ["a", "b", "b2", "c"]);
+    }
+
+    #[test]
+    fn an_error_names_the_file_that_it_is_in_wherever_that_is() {
+        let good = [rule("a"), rule("ä"), rule("c")].map(|text| text.replace("ä", "b"));
+        let names = ["main.toml", "conf.d/1.toml", "conf.d/2.toml"];
+        for (bad, name) in names.iter().enumerate() {
+            for (text, says) in [
+                (rule("d e"), "2:8: rule.name: expected 1 to 63 letters"),
+                ("[[rule]]\nname = ".into(), "2:8: "),
+                (rule("d") + "colour = 1", "5:1: unknown field `colour`"),
+                ("# ü\n?".into(), "2:2: "),
+            ] {
+                let mut texts = good.clone();
+                texts[bad] = text;
+                let files: Vec<_> = names
+                    .into_iter()
+                    .zip(texts.iter().map(String::as_str))
+                    .collect();
+                let said = load(&files).unwrap_err();
+                assert!(
+                    said.starts_with(&format!("{name}:{says}")),
+                    "{name}: {said}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_that_two_files_give_names_both() {
+        let said = load(&[
+            ("main.toml", &(rule("a") + &rule("b"))),
+            ("conf.d/1.toml", &rule("c")),
+            ("conf.d/2.toml", &("\n".to_owned() + &rule("b"))),
+        ]);
+        assert_eq!(
+            said.unwrap_err(),
+            "conf.d/2.toml:3:8: rule.name: expected a name that no rule above has; found \"b\" (the other is at main.toml:6:8)"
+        );
+    }
+
+    #[test]
+    fn a_further_file_has_no_table_that_there_is_once() {
+        for table in ["agent", "log", "default", "health", "containers"] {
+            let text = format!("\n[{table}]\n");
+            let said = load(&[("main.toml", ""), ("conf.d/1.toml", &text)]).unwrap_err();
+            assert!(
+                said.starts_with(&format!("conf.d/1.toml:2:2: {table}: files of conf.d")),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn too_many_files_are_an_error() {
+        let names: Vec<_> = (0..=MAX_FILES)
+            .map(|i| format!("conf.d/{i}.toml"))
+            .collect();
+        let mut files: Vec<_> = names.iter().map(|name| (name.as_str(), "")).collect();
+        files[0].0 = "main.toml";
+        assert!(load(&files).is_ok());
+        files.push(("conf.d/0.toml", ""));
+        let said = load(&files).unwrap_err();
+        assert!(said.contains("257 files; 256 may be there"), "{said}");
+    }
+}

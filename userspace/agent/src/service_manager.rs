@@ -1,0 +1,63 @@
+//! Notices to the service manager that started the agent (`sd_notify(3)`): ready, reloading, stopping, still alive.
+//!
+//! An agent that no service manager started has no `NOTIFY_SOCKET`, and nothing here does anything.
+//!
+//! The keeper inherits the socket's name and never uses it. It could not speak for the agent either: a service manager
+//! listens to the main process alone, unless its unit says otherwise.
+
+use std::{convert::Infallible, env, time::Duration};
+
+use proxy::ProxyContext;
+use sd_notify::NotifyState;
+
+use crate::seconds;
+
+/// The interval of notices where the service manager waits for none: a status that is older than this misleads.
+const STATUS_EVERY: Duration = Duration::from_secs(10);
+
+/// Notices within the time after which the service manager takes the agent for stuck. One may come late.
+const NOTICES_WITHIN_PATIENCE: u32 = 3;
+
+/// Says that the agent is attached, and has all of its sockets.
+pub fn ready() {
+    tell(&[NotifyState::Ready]);
+}
+
+/// Says that the agent reads its file again, for as long as `reload` takes.
+pub fn while_reloading(reload: impl FnOnce()) {
+    let mut states = vec![NotifyState::Reloading];
+    // systemd 253 and newer wait for a READY that is later than this.
+    states.extend(NotifyState::monotonic_usec_now());
+    tell(&states);
+    reload();
+    ready();
+}
+
+/// Says that the agent ends because it was told to.
+pub fn stopping() {
+    tell(&[NotifyState::Stopping, NotifyState::Status("detaching")]);
+}
+
+/// Says for ever that the main thread is alive, and how much the agent has to do. The main thread owns the policy, the
+/// admin interface and the checks of backends.
+pub async fn tend(shared: &ProxyContext) -> Infallible {
+    if env::var_os("NOTIFY_SOCKET").is_none() {
+        return std::future::pending().await;
+    }
+    let patience = sd_notify::watchdog_enabled();
+    let period = patience.map_or(STATUS_EVERY, |patience| patience / NOTICES_WITHIN_PATIENCE);
+    let mut ticks = seconds::every(period.clamp(Duration::from_millis(1), STATUS_EVERY));
+    loop {
+        ticks.tick().await;
+        let (rules, flows) = (shared.policy.borrow().rules.len(), shared.flows.len());
+        let status = format!("{rules} rules in force, {flows} flows go through the agent");
+        tell(&[NotifyState::Watchdog, NotifyState::Status(&status)]);
+    }
+}
+
+/// A notice that cannot be sent is one that nobody waits for, or the service manager acts as its unit says.
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!(%error, "the service manager cannot be told");
+    }
+}
