@@ -9,15 +9,16 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::Notify,
-    time::Instant,
+    time::{self, Instant},
 };
 
 /// A scraper, probes, an operator, and some to spare.
@@ -57,6 +58,19 @@ struct Guest {
     /// Milliseconds after [`Guests::since`], at which a byte moved last.
     moved: AtomicU64,
     sent_away: Notify,
+    /// Whether the answer has no end, so that only its silence counts.
+    goes_on: AtomicBool,
+}
+
+/// The right of an answer to take longer than others.
+#[derive(Clone, Debug)]
+pub(super) struct Stay(Arc<Guest>);
+
+impl Stay {
+    /// Lets the answer go on for as long as somebody reads it.
+    pub(super) fn goes_on(&self) {
+        self.0.goes_on.store(true, Relaxed);
+    }
 }
 
 /// A connection's place among the others, until it is dropped.
@@ -94,6 +108,7 @@ impl Guests {
             peer,
             moved: AtomicU64::new(self.now()),
             sent_away: Notify::new(),
+            goes_on: AtomicBool::new(false),
         });
         open.push(guest.clone());
         let place = Place {
@@ -122,6 +137,28 @@ impl Place {
     pub(super) fn sent_away(&self) -> impl Future<Output = ()> + use<> {
         let guest = self.guest.clone();
         async move { guest.sent_away.notified().await }
+    }
+
+    /// Returns the right to stay.
+    pub(super) fn stay(&self) -> Stay {
+        Stay(self.guest.clone())
+    }
+
+    /// Ends when the connection has had this time for its answer; if the answer goes on, when it has moved no byte for
+    /// as long.
+    pub(super) fn overstays(&self, limit: Duration) -> impl Future<Output = ()> + use<> {
+        let (guests, guest) = (self.guests.clone(), self.guest.clone());
+        async move {
+            let mut until = guests.since + Duration::from_millis(guests.now()) + limit;
+            loop {
+                time::sleep_until(until).await;
+                let moved = guests.since + Duration::from_millis(guest.moved.load(Relaxed));
+                match guest.goes_on.load(Relaxed) {
+                    true if moved + limit > Instant::now() => until = moved + limit,
+                    _ => return,
+                }
+            }
+        }
     }
 
     /// Makes a stream's bytes count as signs of life.
