@@ -282,6 +282,45 @@ mod tests {
         assert_ne!(place.guest.moved.load(Relaxed), u64::MAX);
     }
 
+    /// How long a connection may stay, in multiples of its limit; `moves` so many times, half a limit apart.
+    fn stays(goes_on: bool, moves: u32) -> f64 {
+        const LIMIT: Duration = Duration::from_millis(100);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (place, _) = Guests::new().enter(at(1));
+            if goes_on {
+                place.stay().goes_on();
+            }
+            let begun = Instant::now();
+            let reads = async {
+                for _ in 0..moves {
+                    time::sleep(LIMIT / 2).await;
+                    let _ = place.moves(Poll::Ready(()));
+                }
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = place.overstays(LIMIT) => {}
+                () = reads => {}
+            }
+            begun.elapsed().as_secs_f64() / LIMIT.as_secs_f64()
+        })
+    }
+
+    #[test]
+    fn an_answer_that_goes_on_stays_while_somebody_reads_it() {
+        // An answer has its time, however much of it is read.
+        let plain = stays(false, 10);
+        assert!((1.0..5.5).contains(&plain), "{plain}");
+        let read = stays(true, 10);
+        assert!(read > 2.0, "{read}");
+        let unread = stays(true, 0);
+        assert!((1.0..5.5).contains(&unread), "{unread}");
+    }
+
     #[test]
     fn addresses_of_one_network_are_one_peer() {
         let of = |ip: &str| Peer::address(ip.parse().unwrap());
