@@ -9,11 +9,11 @@ use std::{
 
 use clap::{Parser, Subcommand};
 
-use policy::NetnsPattern;
+use policy::{Filter, NetnsPattern};
 
 use crate::{
-    commands::{self, endpoint::Endpoint},
-    config::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_FILE},
+    commands::{self, endpoint::Endpoint, filter},
+    config::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_FILE, id_of},
     log::{LogFormat, LogLevel},
 };
 
@@ -74,10 +74,16 @@ pub enum Command {
         /// Show why each flow is not on a faster path
         #[arg(long)]
         why: bool,
+        /// Show only flows that these conditions hold for: `process=web*,not user=etl`. Keys: process, pid, uid, client, to, rule,
+        /// user, keyspace, action, path, driver, application, netns
+        #[arg(long, value_name = "FILTER", default_value = "", value_parser = filter::of_flows)]
+        filter: Filter,
         /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
         #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
     },
+    /// Explain a flow: all that is known of it, each rule and why it holds or not, its path, and what would change it
+    Explain(commands::explain::ExplainArgs),
     /// Count statements on the flows that the agent decodes, by rule, table and kind
     Statements {
         /// Print JSON
@@ -86,12 +92,18 @@ pub enum Command {
         /// List the most frequent statements instead, without their values. Needs the step `stats` in the rule
         #[arg(long)]
         top: bool,
+        /// Show only statements that these conditions hold for: `table=shop.*,not kind=select`. Keys: rule, keyspace, table, kind;
+        /// with --top also process, client, path
+        #[arg(long, value_name = "FILTER", default_value = "")]
+        filter: String,
         /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
         #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
     },
     /// Watch who asks what, how often and how slowly, live. Needs the step `stats` in the rule
     Top(Box<commands::top::TopArgs>),
+    /// Show statements as they pass, without their values: who asks what, how long it took, how many rows came, which errors
+    Tail(Box<commands::tail::TailArgs>),
     /// Override the rules for some flows: for running ones, where they can be changed, and for new connections
     /// while the mark is active. Changed flows stay changed when the mark ends
     Mark(MarkArgs),
@@ -135,6 +147,10 @@ pub enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Show only refusals that these conditions hold for: `process=web*,not user=etl`. Keys: process, pid, uid, client, to,
+        /// rule, user
+        #[arg(long, value_name = "FILTER", default_value = "", value_parser = filter::of_denials)]
+        filter: Filter,
         /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
         #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
@@ -198,14 +214,20 @@ pub struct CheckArgs {
     /// Check the file for another host: not whether `run` would start with it here
     #[arg(long)]
     pub file_only: bool,
+    /// List the file's rules, with how often each was met since the agent that runs here began
+    #[arg(long)]
+    pub live: bool,
+    /// Admin interface of the agent, for --live
+    #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+    pub admin: Endpoint,
     /// Explain a connection to this address
     #[arg(long, value_name = "ADDR:PORT")]
     pub to: Option<SocketAddr>,
     /// ... from a client on another host, at this address. Its process is not known
     #[arg(long, value_name = "ADDR", requires = "to", conflicts_with_all = ["uid", "process", "cgroup", "netns", "container", "label"])]
     pub from: Option<IpAddr>,
-    /// ... by a process of this user id
-    #[arg(long, value_name = "UID", requires = "to", default_value_t = 0)]
+    /// ... by a process of this user, by id or by name
+    #[arg(long, value_name = "USER", requires = "to", default_value = "0", value_parser = uid)]
     pub uid: u32,
     /// ... by a process of this name
     #[arg(long, value_name = "NAME", requires = "to", default_value = "")]
@@ -264,6 +286,11 @@ fn netns(text: &str) -> Result<NetnsPattern, String> {
             "there is no network namespace {netns}: `ip netns` lists those with a name"
         )),
     }
+}
+
+fn uid(text: &str) -> Result<u32, String> {
+    text.parse()
+        .or_else(|_| id_of(text).map_err(|why| format!("expected a user's id or name, {why}")))
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
@@ -327,12 +354,24 @@ pub fn main() -> ExitCode {
             flow,
             json,
             why,
+            filter,
             admin,
-        } => commands::flows::run(flow.as_deref(), json, why, &admin),
-        Command::Statements { json, top, admin } => commands::statements::run(json, top, &admin),
+        } => commands::flows::run(flow.as_deref(), json, why, &filter, &admin),
+        Command::Statements {
+            json,
+            top,
+            filter,
+            admin,
+        } => commands::statements::run(json, top, &filter, &admin),
+        Command::Explain(args) => commands::explain::run(&args),
         Command::Top(args) => commands::top::run(&args),
+        Command::Tail(args) => commands::tail::run(&args),
         Command::Namespaces { json, admin } => commands::namespaces::run(json, &admin),
-        Command::Denied { json, admin } => commands::denied::run(json, &admin),
+        Command::Denied {
+            json,
+            filter,
+            admin,
+        } => commands::denied::run(json, &filter, &admin),
         Command::Backends { json, admin } => commands::backends::list(json, &admin),
         Command::Backend {
             backend,

@@ -7,7 +7,8 @@ mod written;
 
 use cassandra_protocol::frame::Version;
 use cql::{
-    Consistency, Details, ErrorCode, Fact, MAX_TEXT_BYTES, NoTraceContext, Says, TraceContext,
+    BoundValue, Consistency, Details, ErrorCode, Fact, MAX_KEPT_VALUE_BYTES, MAX_KEPT_VALUES,
+    MAX_TEXT_BYTES, NoTraceContext, Says, TraceContext,
 };
 
 use crate::support::*;
@@ -53,18 +54,102 @@ fn texts_are_for_who_wants_them() {
     let text = "SELECT a FROM k.t WHERE b = 'x'";
     let body = [&long_string(text)[..], &[0, 1, 0, 0, 0, 0]].concat();
     let mut flow = Flow::started(4);
-    assert_eq!(flow.ask(QUERY, &body).text, None);
+    assert_eq!(flow.ask(QUERY, &body).text(), None);
     flow.decoder.wants_texts(true);
-    assert_eq!(flow.ask(QUERY, &body).text.as_deref(), Some(text));
-    assert_eq!(flow.ask(QUERY, &body[..20]).text, None);
+    assert_eq!(flow.ask(QUERY, &body).text(), Some(text));
+    assert_eq!(flow.ask(QUERY, &body[..20]).text(), None);
     let long = [
         &long_string(&"x".repeat(MAX_TEXT_BYTES + 1))[..],
         &[0, 1, 0],
     ]
     .concat();
-    assert_eq!(flow.ask(QUERY, &long).text, None);
+    assert_eq!(flow.ask(QUERY, &long).text(), None);
     flow.decoder.wants_texts(false);
-    assert_eq!(flow.ask(QUERY, &body).text, None);
+    assert_eq!(flow.ask(QUERY, &body).text(), None);
+}
+
+/// Values of a statement, as they are sent: bytes, NULL (-1) and what is left as it is (-2).
+fn bound(values: &[Result<&[u8], i32>]) -> Vec<u8> {
+    let mut body = (values.len() as u16).to_be_bytes().to_vec();
+    for value in values {
+        let (length, bytes) = value.map_or_else(|n| (n, &[][..]), |b| (b.len() as i32, b));
+        body.extend(length.to_be_bytes());
+        body.extend(bytes);
+    }
+    body
+}
+
+#[test]
+fn values_are_for_who_wants_them() {
+    let values = bound(&[
+        Ok(b"ann"),
+        Err(-1),
+        Err(-2),
+        Ok(&[7; MAX_KEPT_VALUE_BYTES + 1]),
+    ]);
+    let kept = [
+        BoundValue::Bytes((*b"ann").into(), 3),
+        BoundValue::Null,
+        BoundValue::Unset,
+        BoundValue::Bytes([7; MAX_KEPT_VALUE_BYTES].into(), MAX_KEPT_VALUE_BYTES + 1),
+    ];
+    let text = long_string("INSERT INTO k.t (a) VALUES (?, ?, ?, ?)");
+    let query = [&text[..], &[0, 1, 1], &values].concat();
+    let batch = [
+        &[1, 0, 2, 0][..],
+        &text,
+        &values,
+        &[0],
+        &text,
+        &values,
+        &[0, 1, 0],
+    ]
+    .concat();
+    let execute = [&[0, 1, 9, 0, 1, 1][..], &values].concat();
+    let mut flow = Flow::started(4);
+    assert_eq!(flow.ask(QUERY, &query).values(), None);
+    flow.decoder.wants_values(true);
+    assert_eq!(flow.ask(QUERY, &query).values().unwrap()[..], kept);
+    assert_eq!(flow.ask(EXECUTE, &execute).values().unwrap()[..], kept);
+    let twice = [&kept[..], &kept].concat();
+    assert_eq!(flow.ask(BATCH, &batch).values().unwrap()[..], twice);
+    // Of what is cut short the beginning is known.
+    assert_eq!(
+        flow.ask(QUERY, &query[..query.len() - 70])
+            .values()
+            .unwrap()[..],
+        kept[..2]
+    );
+    let many = bound(&[Ok(&b"x"[..]); 2 * MAX_KEPT_VALUES]);
+    let many = flow.ask(QUERY, &[&text[..], &[0, 1, 1], &many].concat());
+    assert_eq!(many.values().unwrap().len(), MAX_KEPT_VALUES);
+    let named = [&text[..], &[0, 1, 0x41, 0, 1, 0, 1, b'a', 0, 0, 0, 1, b'x']].concat();
+    let named = flow.ask(QUERY, &named);
+    assert_eq!(
+        named.values().unwrap()[..],
+        [BoundValue::Bytes((*b"x").into(), 1)]
+    );
+}
+
+#[test]
+fn what_waits_when_nobody_asks_any_more_is_not_told_of_later_requests() {
+    let asks = |flow: &mut Flow, text: &str| {
+        let body = [&long_string(text)[..], &[0, 1, 0, 0, 0, 0]].concat();
+        flow.request(0, 1, QUERY, &body);
+    };
+    let mut flow = Flow::started(4);
+    asks(&mut flow, "SELECT a FROM k.before");
+    flow.decoder.forget_details();
+    flow.response(0, 1, RESULT, &1_i32.to_be_bytes());
+    let (_, _, before) = flow.sink.told.pop().unwrap();
+    assert_eq!(before.asked.fingerprint, None);
+    asks(&mut flow, "SELECT a FROM k.after");
+    flow.response(0, 1, RESULT, &1_i32.to_be_bytes());
+    let (_, _, after) = flow.sink.told.pop().unwrap();
+    assert_eq!(
+        after.asked.fingerprint.unwrap().text(),
+        "SELECT a FROM k.after"
+    );
 }
 
 #[test]

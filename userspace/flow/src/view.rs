@@ -6,7 +6,7 @@ use policy::{Action, Compression, Protocol, Session};
 use serde::Serialize;
 use tls::Seen;
 
-use super::flow::{ADOPTED, Flow, FlowId, UNDECIDED};
+use super::flow::{ADOPTED, Flow, FlowId, Path, UNDECIDED};
 
 /// A flow as `/flows` and `underpass flows --json` give it.
 #[derive(Debug, Serialize)]
@@ -76,6 +76,13 @@ impl From<&Session> for SessionView {
             tls: session.tls.value().copied(),
             unknown: session.unknown().iter().map(|key| key.key()).collect(),
         }
+    }
+}
+
+impl FlowView {
+    /// Whether the flow's bytes are decoded now.
+    pub fn is_read(&self) -> bool {
+        self.path == Path::Enrich.as_str()
     }
 }
 

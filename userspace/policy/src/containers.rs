@@ -23,7 +23,7 @@ impl Glob {
     /// Whether `text` fits the pattern. A pattern without `*` fits itself only. Otherwise the part before
     /// the first `*` has to come first, the part behind the last `*` last, and the parts between them in
     /// between; each of these is matched as early as it can be.
-    pub(crate) fn holds(&self, text: &str) -> bool {
+    pub fn holds(&self, text: &str) -> bool {
         let Some((first, rest)) = self.0.split_once('*') else {
             return text == self.0;
         };

@@ -14,9 +14,11 @@
 //! - `first_match.rs`: a policy, a connection, and the rule that it meets.
 //! - `session.rs`, `decide.rs`: facts of the session, conditions on them, and deciding by what is known
 //!   of them so far.
+//! - `tried.rs`: every rule held against one connection, for whoever asks why.
 //! - `copies.rs`: which rules need the bytes of a connection, and which are content with copies.
 //! - `containers.rs`, `find_containers.rs`: conditions on containers, and the cgroups in which the
 //!   containers are at the moment.
+//! - `filter.rs`: which entries of a list an operator wants to see; `suggest.rs`: the word that was probably meant.
 //!
 //! **Invariant**: knowing more of a session never changes what was decided.
 //!
@@ -31,14 +33,17 @@ mod containers;
 mod copies;
 mod covers;
 mod decide;
+mod filter;
 mod find_containers;
 mod first_match;
 mod patterns;
 mod rule;
 mod sample;
 mod session;
+mod suggest;
 #[cfg(test)]
 mod tests;
+mod tried;
 
 pub use containers::{
     Container, ContainerConditions, Glob, MAX_CONTAINER_CONDITIONS, MAX_CONTAINER_TEXT_BYTES,
@@ -46,15 +51,23 @@ pub use containers::{
 pub use copies::{NeedsBytes, TakesIn};
 pub use covers::Doubt;
 pub use decide::{Decision, PossibleMatch};
+pub use filter::{
+    Filter, FilterFact, FilterKey, Filtered, MAX_FILTER_BYTES, MAX_FILTER_CONDITIONS,
+};
 pub use find_containers::MAX_CGROUPS;
 pub use first_match::{Candidate, Match, Policy};
-pub use patterns::{MAX_PROCESS_NAME_BYTES, NETNS, NetnsPattern, ProcessPattern, Target};
+pub use patterns::{
+    MAX_PORTS_OF_A_RANGE, MAX_PROCESS_NAME_BYTES, NETNS, NetnsPattern, ProcessPattern, Target,
+    check_network, parse_network,
+};
 pub use rule::{Action, Fail, Miss, Rule, RuleName, Shortcut, TapDepth};
 pub use sample::Sample;
 pub use session::{
     Compression, Fact, Held, MAX_FACT_BYTES, Protocol, Session, SessionConditions, SessionKey,
     TextPattern,
 };
+pub use suggest::did_you_mean;
+pub use tried::Tried;
 
 /// Rules in one policy; the width of a rule set in the kernel.
 pub const MAX_RULES: usize = 1024;

@@ -2,7 +2,7 @@
 
 use std::{
     fmt, fs,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     os::unix::fs::MetadataExt,
     path::{Component, Path, PathBuf},
 };
@@ -12,6 +12,9 @@ use ipnet::IpNet;
 /// Bytes of a process name: `comm` has room for 15 and a NUL (`TASK_COMM_LEN`); the kernel cuts longer
 /// names.
 pub const MAX_PROCESS_NAME_BYTES: usize = 15;
+
+/// Ports of one range in `to`: each is an entry in the kernel's table of destinations.
+pub const MAX_PORTS_OF_A_RANGE: usize = 128;
 
 /// A destination: a network, a port, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +26,62 @@ pub struct Target {
 }
 
 impl Target {
+    /// Reads `NETWORK:PORT`, `NETWORK`, `:PORT`; IPv6 networks in brackets: `[fd00::/8]:9042`.
+    ///
+    /// # Errors
+    /// Says what was expected.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        const EXPECTED: &str = "network and port, either of which may be left out: \
+                                `10.1.0.0/16:9042`, `[fd00::/8]:9042`, `10.1.2.3`, `:9042`";
+        let wrong = || EXPECTED.to_owned();
+        let in_brackets = text.starts_with('[');
+        let (network, port) = match text.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').ok_or_else(wrong)?,
+            None => text.split_at(text.find(':').unwrap_or(text.len())),
+        };
+        let port = match port.strip_prefix(':').map(str::parse::<u16>) {
+            Some(Ok(port)) if port != 0 => Some(port),
+            None if port.is_empty() => None,
+            _ => return Err(wrong()),
+        };
+        let network = match network {
+            "" if port.is_some() && !in_brackets => None,
+            _ => Some(parse_network(network).ok_or_else(wrong)?),
+        };
+        if let Some(network) = network {
+            if network.addr().is_ipv6() != in_brackets {
+                return Err(wrong());
+            }
+            check_network(network)?;
+        }
+        Ok(Self { network, port })
+    }
+
+    /// Reads what [`Self::parse`] does, or the same with a range of ports: `10.1.2.3:9042-9044` stands for three targets.
+    ///
+    /// # Errors
+    /// Says what was expected.
+    pub fn parse_all(text: &str) -> Result<Vec<Self>, String> {
+        let range = text.rsplit_once(':').and_then(|(network, ports)| {
+            let (first, last) = ports.split_once('-')?;
+            Some((network, first.parse::<u16>(), last.parse::<u16>()))
+        });
+        match range {
+            None => Ok(vec![Self::parse(text)?]),
+            Some((network, Ok(first), Ok(last)))
+                if first <= last && usize::from(last - first) < MAX_PORTS_OF_A_RANGE =>
+            {
+                let ports = first..=last;
+                ports
+                    .map(|port| Self::parse(&format!("{network}:{port}")))
+                    .collect()
+            }
+            Some(_) => Err(format!(
+                "at most {MAX_PORTS_OF_A_RANGE} ports, the lowest first: `:9042-9044`"
+            )),
+        }
+    }
+
     /// The one address and port that the target stands for, if it stands for just one.
     pub(crate) fn endpoint(&self) -> Option<SocketAddr> {
         let network = self.network?;
@@ -31,9 +90,36 @@ impl Target {
     }
 
     pub(crate) fn holds(&self, dst: SocketAddr) -> bool {
-        let ip = dst.ip().to_canonical();
-        self.network.is_none_or(|net| net.contains(&ip))
-            && self.port.is_none_or(|port| port == dst.port())
+        self.holds_at(dst.ip(), Some(dst.port()))
+    }
+
+    /// Whether an address is one of the target's. A port that is not known is none of its.
+    pub(crate) fn holds_at(&self, ip: IpAddr, port: Option<u16>) -> bool {
+        self.network
+            .is_none_or(|net| net.contains(&ip.to_canonical()))
+            && (self.port.is_none() || self.port == port)
+    }
+}
+
+/// Reads a network, or the one address that it is.
+pub fn parse_network(text: &str) -> Option<IpNet> {
+    let network = text.parse().ok();
+    network.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
+}
+
+/// Checks that a network is written by its first address.
+///
+/// # Errors
+/// Says what was expected.
+pub fn check_network(network: IpNet) -> Result<(), String> {
+    if network.addr() != network.network() {
+        return Err(format!("a network's first address: `{}`", network.trunc()));
+    }
+    match network.addr() {
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => {
+            Err("the IPv4 form of an IPv4-mapped address".to_owned())
+        }
+        _ => Ok(()),
     }
 }
 

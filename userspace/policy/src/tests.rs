@@ -202,6 +202,28 @@ proptest! {
         prop_assert!(possible.iter().any(|p| p.met.index == met.index));
     }
 
+    /// What is said of each rule is what decides.
+    #[test]
+    fn trying_each_says_which_decides(rules in vec(rules(), 0..6), whole in sessions(), open: u8, is_closed: bool) {
+        let (policy, c) = (policy(rules), candidate());
+        let known = partly(&whole, open);
+        let session = if is_closed { known.closed() } else { known };
+        let tried = policy.try_each(&c, &session);
+        let possible: Vec<_> = policy.possible(&c, &session).filter_map(|p| Some((p.met.index?, p.is_certain))).collect();
+        let said = tried.iter().enumerate().filter_map(|(index, tried)| match tried {
+            Tried::Decides | Tried::Refuses(_) => Some((index, true)),
+            Tried::MayDecide(_) => Some((index, false)),
+            _ => None,
+        });
+        prop_assert_eq!(said.collect::<Vec<_>>(), possible);
+        for (rule, tried) in policy.rules.iter().zip(&tried) {
+            if let Tried::Misses(keys) = tried {
+                prop_assert_eq!(rule.miss(&c).is_some(), keys.contains(&"to"));
+                prop_assert!(!keys.is_empty());
+            }
+        }
+    }
+
     #[test]
     fn what_never_becomes_known_leaves_nothing_undecided(
         rules in vec(rules(), 0..6),
@@ -361,6 +383,37 @@ fn a_later_rule_decides_when_a_session_rule_does_not_hold() {
     assert_eq!(names(&session), ["alice", "rest"]);
     session.user = Fact::Is("bob".into());
     assert_eq!(decided(&session).as_deref(), Some("rest"));
+}
+
+#[test]
+fn a_range_of_ports_is_each_of_them() {
+    for (text, ports) in [
+        (":9042-9044", 9042..=9044),
+        ("10.1.0.0/16:9042-9042", 9042..=9042),
+        ("[fd00::/8]:1-128", 1..=128),
+        (":9042", 9042..=9042),
+    ] {
+        let targets = Target::parse_all(text).unwrap();
+        let found: Vec<u16> = targets.iter().filter_map(|target| target.port).collect();
+        assert_eq!(found, ports.collect::<Vec<_>>(), "{text}");
+        let network = Target::parse(text.split_once('-').map_or(text, |(first, _)| first));
+        assert!(
+            targets
+                .iter()
+                .all(|t| t.network == network.as_ref().unwrap().network)
+        );
+    }
+    for text in [
+        ":9044-9042",
+        ":1-129",
+        ":0-3",
+        ":9042-",
+        ":a-b",
+        "10.1.2.3:9042-70000",
+        "9042-9044",
+    ] {
+        assert!(Target::parse_all(text).is_err(), "{text}");
+    }
 }
 
 #[test]

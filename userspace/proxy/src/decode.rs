@@ -487,7 +487,7 @@ impl Decoder {
         let recorder = &mut self.recorder;
         if let (Reading::Decodes { decoder, .. }, Some(followed)) =
             (&mut self.reading, recorder.followed.take())
-            && followed.wants_requests()
+            && followed.wants_details()
         {
             let mut followed = InDetail { recorder, followed };
             decoder.finish(now_ns, &mut followed);

@@ -78,6 +78,7 @@ pub use context::{IncomingListeners, ProxyContext};
 use dataplane::Holds;
 pub use denied::tell_denials;
 use keeper::Adopted;
+pub use question::candidate;
 pub use quotas::QuotaLimits;
 pub use resume::CarriedOn;
 pub(crate) use resume::carry_on;

@@ -69,7 +69,8 @@ pub(super) fn is_sampled(policy: &Policy, by: &Match, flow: FlowId) -> bool {
     sample.is_none_or(|sample| sample.takes(flow.number()))
 }
 
-pub(super) fn candidate(
+/// Describes a flow as rules see it.
+pub fn candidate(
     client: ClientAddr,
     to: OrigDst,
     process: &Process,

@@ -8,6 +8,7 @@ use policy::RuleName;
 use steps::{
     Followed, Refusal,
     statements::{Asker, Series},
+    tail::Watched,
 };
 use telemetry::series_of;
 
@@ -25,8 +26,10 @@ pub(super) struct Recorder {
     at_hand: Vec<(Arc<Statement>, Arc<Series>)>,
     /// The index of the entry that is replaced next.
     oldest: usize,
-    /// The rule's reporters. Details are only read for them.
+    /// The rule's reporters, and those who watch. Details are only read for them.
     pub(super) followed: Option<Box<Followed>>,
+    /// Whether the decoder has read details since it was told to forget them.
+    has_details: bool,
 }
 
 impl Recorder {
@@ -39,7 +42,29 @@ impl Recorder {
             at_hand: Vec::new(),
             oldest: 0,
             followed: None,
+            has_details: false,
         }
+    }
+
+    /// Notes whether anybody watches the flow. To be called before bytes are read; while nobody does, it is one
+    /// relaxed load.
+    pub(super) fn look_for_watchers(&mut self, flow: &Arc<Flow>) {
+        let services = &self.shared.services;
+        let watched = services.tails.watched();
+        if self.followed.is_none() && watched != Watched::No {
+            self.followed = Some(Box::new(Followed::by_watchers(flow, services)));
+        }
+        if let Some(followed) = &mut self.followed {
+            followed.note_watched(watched);
+            if followed.is_idle() {
+                self.followed = None;
+            }
+        }
+    }
+
+    /// Notes whether bytes are read in detail. Returns whether the decoder has details that nobody wants any more.
+    pub(super) fn reads_details(&mut self, reads: bool) -> bool {
+        std::mem::replace(&mut self.has_details, reads) && !reads
     }
 
     /// Counts from here on under the flow's present rule, and reports to that rule's reporters.
@@ -120,7 +145,7 @@ impl Sink for InDetail<'_> {
     }
 }
 
-/// A sink for a flow whose reporters only want frames.
+/// A sink for a flow of which nobody is told details: its reporters only want frames.
 pub(super) struct InFrames<'r>(pub(super) InDetail<'r>);
 
 impl Sink for InFrames<'_> {
@@ -128,6 +153,7 @@ impl Sink for InFrames<'_> {
 
     fn completed(&mut self, completed: &Completed<'_>) {
         self.0.recorder.completed(completed);
+        self.0.followed.completed_without_details(completed);
     }
 
     fn anomaly(&mut self, anomaly: Anomaly) {

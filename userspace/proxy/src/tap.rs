@@ -412,15 +412,26 @@ impl Reading {
         let (tapped, recorder) = (&mut self.tapped, &mut self.recorder);
         let steps = self.steps.as_deref_mut();
         let steps = steps.map(|steps| steps as &mut dyn Beside);
-        match recorder.followed.take() {
+        recorder.look_for_watchers(&self.flow);
+        let followed = recorder.followed.take();
+        // Copies have what the rule's steps need. Whoever watches gets no more.
+        let in_detail = followed.as_ref().is_some_and(|f| f.wants_requests());
+        if recorder.reads_details(in_detail) {
+            tapped.forget_details();
+        }
+        match followed {
             None => tapped.packet(direction, packet, recorder, steps),
-            Some(followed) if !followed.wants_requests() => {
+            Some(followed) if !in_detail => {
                 let mut frames = InFrames(InDetail { recorder, followed });
                 tapped.packet(direction, packet, &mut frames, steps);
                 self.recorder.followed = Some(frames.0.followed);
             }
             Some(followed) => {
-                tapped.wants(followed.wants_texts(), followed.wants_contexts());
+                tapped.wants(
+                    followed.wants_texts(),
+                    followed.wants_contexts(),
+                    followed.wants_values(),
+                );
                 let mut detail = InDetail { recorder, followed };
                 tapped.packet(direction, packet, &mut detail, steps);
                 let mut followed = detail.followed;

@@ -1,15 +1,20 @@
-//! A flow that reporters follow.
+//! A flow that reporters follow, or somebody watches.
 
 use std::{collections::HashMap, sync::Arc};
 
 use cql::{Completed, Details, Frame, StreamId};
 use flow::Flow;
 
-use super::{Following, Refusal, Reporters, Services, Whose};
+use super::{
+    Following, Refusal, Reporters, Services, Whose,
+    tail::{Tails, Watched, What},
+};
 
-/// The reporters of one flow, and what they want to see.
+/// The reporters of one flow, and what they want to see; and whether somebody watches it.
 pub struct Followed {
     whose: Arc<Whose>,
+    tails: Arc<Tails>,
+    watched: Watched,
     /// The requests that are answered in the database's place, by stream: 65,536 at most.
     refusals: HashMap<StreamId, Refusal>,
     wants_requests: bool,
@@ -30,12 +35,42 @@ impl Followed {
                 .map(|reporter| reporter.follow(&whose, services))
                 .collect(),
             whose,
+            tails: services.tails.clone(),
+            watched: Watched::No,
             refusals: HashMap::new(),
             wants_requests: reporters.iter().any(|reporter| reporter.wants_requests()),
             wants_frames: reporters.iter().any(|reporter| reporter.wants_frames()),
             wants_bodies: reporters.iter().any(|reporter| reporter.wants_bodies()),
             wants_texts: reporters.iter().any(|reporter| reporter.wants_texts()),
             wants_contexts: reporters.iter().any(|reporter| reporter.wants_contexts()),
+        }
+    }
+
+    /// Begins to tell watchers of a flow that no reporter follows.
+    pub fn by_watchers(flow: &Arc<Flow>, services: &Arc<Services>) -> Self {
+        Self::by(&Reporters::from([]), flow, services)
+    }
+
+    /// Notes whether anybody watches. To be called before bytes are read.
+    pub fn note_watched(&mut self, watched: Watched) {
+        self.watched = watched;
+        if !self.wants_details() {
+            // Nothing takes them out any more.
+            self.refusals.clear();
+        }
+    }
+
+    /// Whether nobody is told anything.
+    pub fn is_idle(&self) -> bool {
+        self.by.is_empty() && self.watched == Watched::No
+    }
+
+    /// Tells those who watch of a request of which no details are known.
+    pub fn completed_without_details(&self, completed: &Completed<'_>) {
+        if self.watched != Watched::No {
+            let details = Details::default();
+            self.tails
+                .tell(&self.whose, What::Answered, completed, &details);
         }
     }
 
@@ -54,12 +89,20 @@ impl Followed {
                 Some(by) => following.refused(by, completed, details),
             }
         }
+        if self.watched != Watched::No {
+            let what = refusal.map_or(What::Answered, What::Refused);
+            self.tails.tell(&self.whose, what, completed, details);
+        }
     }
 
     /// Reports a request that gets no response, or none that can be told from others.
     pub fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
         for following in &mut self.by {
             following.unanswered(request, details);
+        }
+        if self.watched != Watched::No {
+            self.tails
+                .tell(&self.whose, What::Unanswered, request, details);
         }
     }
 
@@ -80,7 +123,7 @@ impl Followed {
     /// Notes that the next responses on these streams are not the database's.
     pub fn note_refusals(&mut self, refusals: Vec<(StreamId, Refusal)>) {
         // Nothing would take them out again.
-        if self.wants_requests {
+        if self.wants_details() {
             self.refusals.extend(refusals);
         }
     }
@@ -90,14 +133,24 @@ impl Followed {
         self.wants_requests
     }
 
+    /// Whether a reporter wants requests, or somebody watches, who is told of details where they can be had.
+    pub fn wants_details(&self) -> bool {
+        self.wants_requests || self.watched != Watched::No
+    }
+
     /// Whether a reporter looks at the bodies of frames.
     pub fn wants_bodies(&self) -> bool {
         self.wants_bodies
     }
 
-    /// Whether a reporter looks at the texts of statements.
+    /// Whether somebody looks at the texts of statements.
     pub fn wants_texts(&self) -> bool {
-        self.wants_texts
+        self.wants_texts || self.wants_values()
+    }
+
+    /// Whether somebody wants the values that are bound to requests.
+    pub fn wants_values(&self) -> bool {
+        self.watched == Watched::Values
     }
 
     /// Whether a reporter looks at the trace contexts of clients.

@@ -4,8 +4,8 @@ use std::{io, time::Duration};
 
 use http_body_util::{BodyExt as _, Empty};
 use hyper::{
-    Request, StatusCode, Uri,
-    body::Bytes,
+    Request, Response, StatusCode, Uri,
+    body::{Bytes, Incoming},
     client::conn::http1,
     header::{CONNECTION, HOST},
 };
@@ -124,16 +124,7 @@ async fn talk<S>(
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // The request hears of what goes wrong, too.
-    tokio::spawn(async { drop(connection.await) });
-    let request = Request::get(path)
-        .header(HOST, host)
-        .header(CONNECTION, "close");
-    let request = request
-        .body(Empty::<Bytes>::new())
-        .map_err(|_| HttpError::Url)?;
-    let (head, mut body) = sender.send_request(request).await?.into_parts();
+    let (head, mut body) = ask_for(stream, host, path).await?.into_parts();
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else {
@@ -145,6 +136,26 @@ where
         bytes.extend_from_slice(&data);
     }
     Ok((head.status, bytes))
+}
+
+/// Asks for a page. The body of the answer is still to come, and may go on; the connection is closed behind it.
+///
+/// # Errors
+/// There is no answer.
+pub async fn ask_for<S>(stream: S, host: &str, path: &str) -> Result<Response<Incoming>, HttpError>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // The request hears of what goes wrong, too.
+    tokio::spawn(async { drop(connection.await) });
+    let request = Request::get(path)
+        .header(HOST, host)
+        .header(CONNECTION, "close");
+    let request = request
+        .body(Empty::<Bytes>::new())
+        .map_err(|_| HttpError::Url)?;
+    Ok(sender.send_request(request).await?)
 }
 
 #[cfg(test)]

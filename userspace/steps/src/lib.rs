@@ -5,6 +5,7 @@
 //! - `effect`: steps that ask somebody outside: `cache`, `coalesce`, `fold`, `mirror`.
 //! - `protect`: the keys of the transform that encrypts columns.
 //! - `http`: the one client of HTTP/1.1, for key servers and for the command line.
+//! - `tail`: who watches statements as they pass.
 //! - `pipelines`: the steps of each rule, and what they did.
 //!
 //! Transforms that need nothing but the bytes are in `cql`.
@@ -44,6 +45,7 @@ mod slowlog;
 pub mod statements;
 pub mod stats;
 mod stream;
+pub mod tail;
 mod trace;
 mod tracing_id;
 mod whose;

@@ -16,6 +16,7 @@ use crate::{
     protect::{ProtectMetrics, Rings},
     statements::Statements,
     stats,
+    tail::Tails,
     trace::{Collectors, TraceMetrics},
 };
 
@@ -41,6 +42,8 @@ pub struct Services {
     pub stats: stats::Counted,
     /// The statements of all flows, as they are counted without a step.
     pub statements: Arc<Statements>,
+    /// The watchers of statements as they pass.
+    pub tails: Arc<Tails>,
     /// The keys of transforms that encrypt.
     pub rings: Rings,
 }
@@ -63,6 +66,7 @@ impl Services {
             frames: FrameMetrics::register(registry)?,
             stats: stats::Counted::register(registry)?,
             statements: Arc::new(Statements::register(registry)?),
+            tails: Arc::new(Tails::register(registry)?),
             rings: Rings::new(ProtectMetrics::register(registry)?),
         })
     }

@@ -99,6 +99,7 @@ struct Reader {
     prepared: Arc<PreparedStatements>,
     wants_texts: bool,
     wants_contexts: bool,
+    wants_values: bool,
     counts: Counts,
     /// None: the flow's session is not asked for.
     asking: Option<Box<Asking>>,
@@ -119,6 +120,7 @@ impl TappedFlow {
                 prepared,
                 wants_texts: false,
                 wants_contexts: false,
+                wants_values: false,
                 counts: Counts::default(),
                 asking: None,
                 loses: [false; 2],
@@ -127,14 +129,23 @@ impl TappedFlow {
         }
     }
 
-    /// Whether a sink that asks for details is given texts of statements, and what custom payloads say of
-    /// traces: see [`FlowDecoder::wants_texts`].
-    pub fn wants(&mut self, texts: bool, contexts: bool) {
+    /// Whether a sink that asks for details is given texts of statements, what custom payloads say of
+    /// traces, and bound values: see [`FlowDecoder::wants_texts`].
+    pub fn wants(&mut self, texts: bool, contexts: bool, values: bool) {
         self.reader.wants_texts = texts;
         self.reader.wants_contexts = contexts;
+        self.reader.wants_values = values;
         if let Reading::Decodes(decoder) = &mut self.reader.reading {
             decoder.wants_texts(texts);
             decoder.wants_contexts(contexts);
+            decoder.wants_values(values);
+        }
+    }
+
+    /// No sink asks for details any more: see [`FlowDecoder::forget_details`].
+    pub fn forget_details(&mut self) {
+        if let Reading::Decodes(decoder) = &mut self.reader.reading {
+            decoder.forget_details();
         }
     }
 
@@ -240,6 +251,7 @@ impl Reader {
     fn decode_by(&mut self, mut decoder: FlowDecoder) {
         decoder.wants_texts(self.wants_texts);
         decoder.wants_contexts(self.wants_contexts);
+        decoder.wants_values(self.wants_values);
         self.reading = Reading::Decodes(decoder);
     }
 

@@ -9,15 +9,16 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::Notify,
-    time::Instant,
+    time::{self, Instant},
 };
 
 /// A scraper, probes, an operator, and some to spare.
@@ -57,6 +58,19 @@ struct Guest {
     /// Milliseconds after [`Guests::since`], at which a byte moved last.
     moved: AtomicU64,
     sent_away: Notify,
+    /// Whether the answer has no end, so that only its silence counts.
+    goes_on: AtomicBool,
+}
+
+/// The right of an answer to take longer than others.
+#[derive(Clone, Debug)]
+pub(super) struct Stay(Arc<Guest>);
+
+impl Stay {
+    /// Lets the answer go on for as long as somebody reads it.
+    pub(super) fn goes_on(&self) {
+        self.0.goes_on.store(true, Relaxed);
+    }
 }
 
 /// A connection's place among the others, until it is dropped.
@@ -94,6 +108,7 @@ impl Guests {
             peer,
             moved: AtomicU64::new(self.now()),
             sent_away: Notify::new(),
+            goes_on: AtomicBool::new(false),
         });
         open.push(guest.clone());
         let place = Place {
@@ -122,6 +137,28 @@ impl Place {
     pub(super) fn sent_away(&self) -> impl Future<Output = ()> + use<> {
         let guest = self.guest.clone();
         async move { guest.sent_away.notified().await }
+    }
+
+    /// Returns the right to stay.
+    pub(super) fn stay(&self) -> Stay {
+        Stay(self.guest.clone())
+    }
+
+    /// Ends when the connection has had this time for its answer; if the answer goes on, when it has moved no byte for
+    /// as long.
+    pub(super) fn overstays(&self, limit: Duration) -> impl Future<Output = ()> + use<> {
+        let (guests, guest) = (self.guests.clone(), self.guest.clone());
+        async move {
+            let mut until = guests.since + Duration::from_millis(guests.now()) + limit;
+            loop {
+                time::sleep_until(until).await;
+                let moved = guests.since + Duration::from_millis(guest.moved.load(Relaxed));
+                match guest.goes_on.load(Relaxed) {
+                    true if moved + limit > Instant::now() => until = moved + limit,
+                    _ => return,
+                }
+            }
+        }
     }
 
     /// Makes a stream's bytes count as signs of life.
@@ -243,6 +280,45 @@ mod tests {
         assert_eq!(place.guest.moved.load(Relaxed), u64::MAX);
         assert!(place.moves(Poll::Ready(())).is_ready());
         assert_ne!(place.guest.moved.load(Relaxed), u64::MAX);
+    }
+
+    /// How long a connection may stay, in multiples of its limit; `moves` so many times, half a limit apart.
+    fn stays(goes_on: bool, moves: u32) -> f64 {
+        const LIMIT: Duration = Duration::from_millis(100);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (place, _) = Guests::new().enter(at(1));
+            if goes_on {
+                place.stay().goes_on();
+            }
+            let begun = Instant::now();
+            let reads = async {
+                for _ in 0..moves {
+                    time::sleep(LIMIT / 2).await;
+                    let _ = place.moves(Poll::Ready(()));
+                }
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = place.overstays(LIMIT) => {}
+                () = reads => {}
+            }
+            begun.elapsed().as_secs_f64() / LIMIT.as_secs_f64()
+        })
+    }
+
+    #[test]
+    fn an_answer_that_goes_on_stays_while_somebody_reads_it() {
+        // An answer has its time, however much of it is read.
+        let plain = stays(false, 10);
+        assert!((1.0..5.5).contains(&plain), "{plain}");
+        let read = stays(true, 10);
+        assert!(read > 2.0, "{read}");
+        let unread = stays(true, 0);
+        assert!((1.0..5.5).contains(&unread), "{unread}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -29,7 +29,8 @@ use crate::{
 /// The time in which a request has to be there. A scraper sends it in one packet.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time in which an answer has to be read. Ten thousand flows are 10 MiB.
+/// The time in which an answer has to be read; of one that goes on, the time in which some of it has. Ten thousand flows
+/// are 10 MiB.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The pause after accept(2) failed: time for something to be closed.
@@ -149,7 +150,8 @@ struct Visitor {
 
 /// Serves one request of a connection. A connection that could stay for another one would be idle most of the time.
 async fn converse(stream: Box<dyn Stream>, place: Place, routes: Router, refused: IntCounterVec) {
-    let sent_away = place.sent_away();
+    let (sent_away, overstays) = (place.sent_away(), place.overstays(ANSWER_TIMEOUT));
+    let routes = routes.layer(Extension(place.stay()));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -161,7 +163,7 @@ async fn converse(stream: Box<dyn Stream>, place: Place, routes: Router, refused
     let is_late = tokio::select! {
         served = served => served.is_err_and(|error| error.is_timeout()),
         () = sent_away => false,
-        () = time::sleep(ANSWER_TIMEOUT) => true,
+        () = overstays => true,
     };
     if is_late {
         refused.with_label_values(&[LATE]).inc();

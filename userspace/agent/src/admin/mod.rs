@@ -5,11 +5,15 @@
 //! - `guests.rs`: how many connections there are of one peer, and of all.
 //! - `names.rs`: for whom a request may be, so that no web page of others can ask.
 //! - `page.rs`: a web page of its own.
+//! - `explain.rs`: every rule held against one connection.
+//! - `tail.rs`: statements as they pass, at the socket alone.
 
+mod explain;
 mod guests;
 mod listeners;
 mod names;
 mod page;
+pub mod tail;
 
 use std::{
     sync::{
@@ -36,10 +40,14 @@ use prometheus::{IntCounterVec, Registry, TextEncoder};
 use proxy::ProxyContext;
 use serde::Serialize;
 use telemetry::Denial;
-use tokio::{sync::Semaphore, task::JoinError};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinError,
+};
 
 use crate::{
     backends::Backends,
+    containers::Book,
     namespaces,
     observed::{self, ObservedView},
     shortcuts::{self, ShortcutView},
@@ -62,6 +70,10 @@ pub struct Admin {
     pub refused: IntCounterVec,
     /// Whether hooks are attached.
     pub ready: Arc<AtomicBool>,
+    /// The containers that are known.
+    pub containers: watch::Receiver<Book>,
+    /// Whether whoever watches statements may see values.
+    pub tail_values: bool,
     /// The samples that pages are told.
     pub live: Arc<Live>,
 }
@@ -84,6 +96,7 @@ pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
         .route("/backends", get(backends))
         .route("/namespaces", get(of_namespaces))
         .route("/denied", get(denied))
+        .route("/explain", get(explain::explain))
         .route(
             "/statements",
             get(|State(admin): State<Admin>| async move {
@@ -98,13 +111,14 @@ pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
                     json(&admin.shared.services.stats.tops.views(with_latencies))
                 },
             ),
-        )
-        .with_state(admin);
-    let checked = |door| (Names::new(hosts, door), refused.clone());
-    let [local, remote] = [Came::BySocket, Came::ByTcp].map(|door| {
-        let layer = middleware::from_fn_with_state(checked(door), for_this_host);
-        routes.clone().layer(layer)
-    });
+        );
+    let local = routes.clone().route("/tail", get(tail::tail));
+    let at = |door: Came, routes: Router<Admin>| {
+        let checked = (Names::new(hosts, door), refused.clone());
+        let layer = middleware::from_fn_with_state(checked, for_this_host);
+        routes.with_state(admin.clone()).layer(layer)
+    };
+    let (local, remote) = (at(Came::BySocket, local), at(Came::ByTcp, routes));
     listeners.serve(local, remote, refused).await;
 }
 

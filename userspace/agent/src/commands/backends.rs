@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::Path, process::ExitCode};
 
+use policy::Filter;
 use serde_json::{Value, json};
 
 use super::{
@@ -27,7 +28,7 @@ pub fn list(json: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
         "FAILED",
         "LAST ERROR",
     ];
-    print_list(admin, "/backends", json, &headings, row)
+    print_list(admin, "/backends", json, &Filter::default(), &headings, row)
 }
 
 fn row(backend: &Value) -> Vec<String> {

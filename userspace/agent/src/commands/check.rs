@@ -11,7 +11,7 @@ use tls::{Common, TlsRules};
 use tokio::runtime;
 
 use super::{
-    doubts,
+    doubts, live,
     trial::{self, Asked, Tried},
 };
 use crate::{
@@ -65,8 +65,15 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         (true, true) => ExitCode::from(REFUSED),
         (true, false) => ExitCode::SUCCESS,
     };
+    let live = match args.live {
+        true => Some(live::rows(&config.policy, &args.admin)?),
+        false => None,
+    };
     if args.json {
-        let checked = as_json(args, &config, &errors, explanation.as_ref(), &trials);
+        let mut checked = as_json(args, &config, &errors, explanation.as_ref(), &trials);
+        if let Some(fields) = checked.as_object_mut() {
+            fields.insert("live".to_owned(), live::json(live.as_deref()));
+        }
         println!("{checked}");
         return Ok(code);
     }
@@ -89,6 +96,9 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     }
     for trial in &trials {
         print!("{}", trial.text());
+    }
+    if let Some(rows) = live {
+        print!("{}", live::text(&rows));
     }
     Ok(code)
 }

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use policy::Filter;
 use serde_json::Value;
 
 use super::{
@@ -16,7 +17,7 @@ use super::{
 ///
 /// # Errors
 /// Nobody answers there.
-pub fn run(json: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
+pub fn run(json: bool, filter: &Filter, admin: &Endpoint) -> anyhow::Result<ExitCode> {
     let headings = [
         "AGO",
         "RULE",
@@ -29,7 +30,7 @@ pub fn run(json: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
         "TO",
         "MORE BEFORE",
     ];
-    print_list(admin, "/denied", json, &headings, row)
+    print_list(admin, "/denied", json, filter, &headings, row)
 }
 
 fn row(denial: &Value) -> Vec<String> {

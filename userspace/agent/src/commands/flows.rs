@@ -3,11 +3,13 @@
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context;
+use policy::Filter;
 use serde_json::Value;
 use steps::http;
 
 use super::{
     endpoint::{self, Endpoint},
+    filter::Entry,
     table,
 };
 
@@ -25,14 +27,16 @@ pub fn run(
     flow: Option<&str>,
     json: bool,
     why: bool,
+    filter: &Filter,
     admin: &Endpoint,
 ) -> anyhow::Result<ExitCode> {
     let text = get(admin, "/flows")?;
-    if json && flow.is_none() {
+    if json && flow.is_none() && filter.is_empty() {
         println!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
     let mut flows = list(admin, &text)?;
+    flows.retain(|flow| filter.takes(&Entry(flow)));
     if let Some(wanted) = flow {
         flows.retain(|flow| shown(flow, "id") == wanted);
         anyhow::ensure!(
@@ -99,15 +103,22 @@ pub(super) fn print_list(
     admin: &Endpoint,
     path: &str,
     json: bool,
+    filter: &Filter,
     headings: &[&str],
     row: fn(&Value) -> Vec<String>,
 ) -> anyhow::Result<ExitCode> {
     let text = get(admin, path)?;
-    if json {
+    if json && filter.is_empty() {
         println!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
-    let rows: Vec<Vec<String>> = list(admin, &text)?.iter().map(row).collect();
+    let mut items = list(admin, &text)?;
+    items.retain(|item| filter.takes(&Entry(item)));
+    if json {
+        println!("{}", Value::from(items));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rows: Vec<Vec<String>> = items.iter().map(row).collect();
     print!("{}", table::render(headings, &rows));
     Ok(ExitCode::SUCCESS)
 }

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use policy::Filter;
 use serde_json::Value;
 
 use super::{
@@ -15,7 +16,14 @@ use super::{
 /// Nobody answers there.
 pub fn run(json: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
     let headings = ["NAME", "INODE", "PROCESS", "FLOWS", "FOR"];
-    print_list(admin, "/namespaces", json, &headings, row)
+    print_list(
+        admin,
+        "/namespaces",
+        json,
+        &Filter::default(),
+        &headings,
+        row,
+    )
 }
 
 fn row(namespace: &Value) -> Vec<String> {

@@ -179,6 +179,8 @@ impl Serving {
             netns_agents: taken.netns_agents.clone(),
             refused: early.refused,
             ready: Arc::new(AtomicBool::new(true)),
+            containers: early.containers.book(),
+            tail_values: config.tail_values,
             live: Arc::default(),
         };
         let shown = doors.admin.shown();

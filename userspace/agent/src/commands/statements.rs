@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::{
     endpoint::Endpoint,
+    filter::{self, Entry},
     flows::{get, list, shown},
     table,
 };
@@ -14,7 +15,9 @@ use super::{
 ///
 /// # Errors
 /// Nobody answers there.
-pub fn run(json: bool, top: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
+pub fn run(json: bool, top: bool, filter: &str, admin: &Endpoint) -> anyhow::Result<ExitCode> {
+    let filter =
+        filter::of_statements(filter, top).map_err(|error| anyhow::anyhow!("--filter: {error}"))?;
     let text = get(
         admin,
         if top {
@@ -23,11 +26,16 @@ pub fn run(json: bool, top: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> 
             "/statements"
         },
     )?;
-    if json {
+    if json && filter.is_empty() {
         println!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
-    let statements = list(admin, &text)?;
+    let mut statements = list(admin, &text)?;
+    statements.retain(|row| filter.takes(&Entry(row)));
+    if json {
+        println!("{}", Value::from(statements));
+        return Ok(ExitCode::SUCCESS);
+    }
     let counted = |row: &Value| row.get("rows").is_some();
     let is_counted = statements.iter().any(counted);
     let columns: Vec<Column> = COLUMNS

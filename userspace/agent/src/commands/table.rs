@@ -1,6 +1,9 @@
 //! Columns for people; `--json` is for programs.
 
-use std::fmt::Write;
+use std::{
+    fmt::Write,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 /// Rows under headings, each column as wide as its widest cell.
 pub(super) fn render(headings: &[&str], rows: &[Vec<String>]) -> String {
@@ -25,4 +28,12 @@ pub(super) fn render(headings: &[&str], rows: &[Vec<String>]) -> String {
         line(&row.iter().map(String::as_str).collect::<Vec<_>>());
     }
     text
+}
+
+/// The time of day in UTC, to the millisecond.
+pub(super) fn time_of_day(at: SystemTime) -> String {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (seconds, ms) = (since.as_secs() % (24 * 3600), since.subsec_millis());
+    let (hour, minute, second) = (seconds / 3600, seconds % 3600 / 60, seconds % 60);
+    format!("{hour:02}:{minute:02}:{second:02}.{ms:03}")
 }

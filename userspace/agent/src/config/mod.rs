@@ -2,7 +2,7 @@
 //!
 //! `raw.rs` says what the file looks like, `parse.rs` what each value means, `admin.rs` those of the admin interface, `session.rs` that
 //! of the keys of session rules, `network.rs`, `backends.rs` and `remember.rs` those of `to`,
-//! `from`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
+//! `from`, `users.rs` that of `uid`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
 //! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `containers.rs` those of
 //! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `selector.rs` that of a mark's, `sources.rs` which files there are, `error.rs` how an
 //! error names its place.
@@ -29,6 +29,7 @@ mod shortcut;
 mod sources;
 mod tls;
 mod trigger;
+mod users;
 mod value;
 mod xdp;
 
@@ -50,6 +51,7 @@ pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
 pub use sources::Sources;
 use steps::pipelines::Pipelines;
+pub use users::id_of;
 
 use crate::{
     backends::HealthCheck,
@@ -68,6 +70,8 @@ pub struct Config {
     pub admin_socket: PathBuf,
     /// Where the admin interface listens on TCP as well.
     pub admin: Option<SocketAddr>,
+    /// Whether whoever watches statements may see values.
+    pub tail_values: bool,
     /// Names by which it may be asked there.
     pub admin_hosts: Vec<String>,
     /// The control socket.

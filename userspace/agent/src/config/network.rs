@@ -1,68 +1,20 @@
 //! Networks in rules: where clients are, and what they dial.
 
-use std::net::IpAddr;
-
 use ipnet::IpNet;
-use policy::Target;
+use policy::{Target, check_network, parse_network};
 use toml::Spanned;
 
 use super::{error::Flaw, value::expected};
 
 /// `NETWORK`, IPv4 or IPv6.
 pub(super) fn client(text: &Spanned<String>) -> Result<IpNet, Flaw> {
-    match parse_network(text.get_ref()) {
-        Some(network) => plain("rule.from", text, network),
-        None => expected("rule.from", text, "a network: `10.1.0.0/16`, `fd00::/8`"),
-    }
+    let network = parse_network(text.get_ref())
+        .ok_or_else(|| "a network: `10.1.0.0/16`, `fd00::/8`".to_owned());
+    let checked = network.and_then(|network| check_network(network).map(|()| network));
+    checked.or_else(|what| expected("rule.from", text, &what))
 }
 
-/// `NETWORK:PORT`, `NETWORK`, `:PORT`; IPv6 networks in brackets: `[fd00::/8]:9042`.
-pub(super) fn target(text: &Spanned<String>) -> Result<Target, Flaw> {
-    const EXPECTED: &str = "network and port, either of which may be left out: \
-                            `10.1.0.0/16:9042`, `[fd00::/8]:9042`, `10.1.2.3`, `:9042`";
-    let wrong = || expected("rule.to", text, EXPECTED);
-    let given = text.get_ref().as_str();
-    let (network, port) = match given.strip_prefix('[') {
-        Some(rest) => match rest.split_once(']') {
-            Some((network, port)) => (network, port),
-            None => return wrong(),
-        },
-        None => given.split_at(given.find(':').unwrap_or(given.len())),
-    };
-    let port = match port.strip_prefix(':').map(str::parse::<u16>) {
-        Some(Ok(port)) if port != 0 => Some(port),
-        None if port.is_empty() => None,
-        _ => return wrong(),
-    };
-    let network = match network {
-        "" if port.is_some() && !given.starts_with('[') => None,
-        _ => match parse_network(network) {
-            Some(network) if network.addr().is_ipv6() == given.starts_with('[') => Some(network),
-            _ => return wrong(),
-        },
-    };
-    if let Some(network) = network {
-        plain("rule.to", text, network)?;
-    }
-    Ok(Target { network, port })
-}
-
-fn parse_network(text: &str) -> Option<IpNet> {
-    text.parse()
-        .ok()
-        .or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
-}
-
-/// Accepts a network that is written by its first address.
-fn plain(key: &str, text: &Spanned<String>, network: IpNet) -> Result<IpNet, Flaw> {
-    if network.addr() != network.network() {
-        let meant = network.trunc();
-        return expected(key, text, &format!("a network's first address: `{meant}`"));
-    }
-    if let IpAddr::V6(v6) = network.addr()
-        && v6.to_ipv4_mapped().is_some()
-    {
-        return expected(key, text, "the IPv4 form of an IPv4-mapped address");
-    }
-    Ok(network)
+/// `NETWORK:PORT` or `NETWORK:PORT-PORT`, as [`Target::parse_all`] reads it.
+pub(super) fn targets(text: &Spanned<String>) -> Result<Vec<Target>, Flaw> {
+    Target::parse_all(text.get_ref()).or_else(|what| expected("rule.to", text, &what))
 }

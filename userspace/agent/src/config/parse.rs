@@ -23,7 +23,7 @@ use super::{
     error::Flaw,
     health, incoming, network, path, pipeline, protective,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
-    remember, sample, session, shortcut, tls, trigger,
+    remember, sample, session, shortcut, tls, trigger, users,
     value::{absolute, expected, one_of, socket_path, whole, within},
     xdp,
 };
@@ -47,6 +47,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         admin_socket,
         admin,
         admin_hosts,
+        tail_values,
         cgroup,
         pins,
         max_flows,
@@ -78,6 +79,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         admin_socket,
         admin: admin::address(admin.as_ref(), &mut warnings)?,
         admin_hosts: admin::hosts(&admin_hosts)?,
+        tail_values,
         cgroup: match cgroup {
             Some(text) if text.get_ref() != "auto" => Some(absolute("agent.cgroup", &text)?),
             _ => None,
@@ -246,11 +248,12 @@ pub(super) fn rule(
     let is_session = session.named().next().is_some();
     *asks |= is_session;
     let from = raw.from.iter().map(network::client);
-    let to: Vec<_> = raw
+    let to: Vec<Vec<_>> = raw
         .to
         .iter()
-        .map(network::target)
+        .map(network::targets)
         .collect::<Result<_, _>>()?;
+    let to = to.concat();
     Ok(Rule {
         name: RuleName::new(name),
         from: from.collect::<Result<_, _>>()?,
@@ -258,7 +261,7 @@ pub(super) fn rule(
         is_mark: false,
         protects,
         to,
-        uids: raw.uid.iter().map(uid).collect::<Result<_, _>>()?,
+        uids: raw.uid.iter().map(users::uid).collect::<Result<_, _>>()?,
         processes: raw.process.iter().map(process).collect::<Result<_, _>>()?,
         cgroups: raw.cgroup.iter().map(cgroup).collect::<Result<_, _>>()?,
         containers: containers::conditions(&raw.container, &raw.labels)?,
@@ -281,13 +284,6 @@ pub(super) fn rule(
             .sample
             .map_or(Ok(None), |fraction| sample::of(&fraction, action))?,
     })
-}
-
-fn uid(uid: &Spanned<i64>) -> Result<u32, Flaw> {
-    match u32::try_from(*uid.get_ref()) {
-        Ok(uid) => Ok(uid),
-        Err(_) => expected("rule.uid", uid, "a user id from 0 to 4294967295"),
-    }
 }
 
 fn process(text: &Spanned<String>) -> Result<ProcessPattern, Flaw> {

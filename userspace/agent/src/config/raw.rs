@@ -22,6 +22,7 @@ use super::{
     },
     error::Flaw,
     schema,
+    users::RawUser,
     value::MAX_SOCKET_PATH_BYTES,
 };
 use crate::{
@@ -85,6 +86,10 @@ pub(super) struct RawAgent {
         extend("examples" = [["db1.example.org"]])
     )]
     pub admin_hosts: Vec<Spanned<String>>,
+    /// `true`: whoever can open the admin socket may see bound values and the literals in statements, by `underpass tail
+    /// --values`.
+    #[serde(default)]
+    pub tail_values: bool,
     /// Control socket, through which `underpass mark`, `unmark` and `backend` reach the agent. Only root can open it.
     #[schemars(
         with = "Option<String>",
@@ -233,24 +238,25 @@ pub(super) struct RawRule {
     #[serde(default)]
     #[schemars(with = "Vec<String>", extend("title" = "list of networks", "examples" = [["10.1.0.0/16", "fd00::/8"]]))]
     pub from: Vec<Spanned<String>>,
-    /// Addresses that clients dial: `NETWORK:PORT`, `NETWORK` or `:PORT`. IPv6 in brackets.
+    /// Addresses that clients dial: `NETWORK:PORT`, `NETWORK` or `:PORT`. IPv6 in brackets. `9042-9044` stands for three
+    /// ports, of 128 at most.
     #[serde(default)]
     #[schemars(
         with = "Vec<String>",
-        extend("title" = "list of NETWORK:PORT", "examples" = [["10.1.0.0/16:9042", "[fd00::/8]:9042", ":9142"]])
+        extend("title" = "list of NETWORK:PORT", "examples" = [["10.1.0.0/16:9042", "[fd00::/8]:9042", ":9142-9144"]])
     )]
     pub to: Vec<Spanned<String>>,
-    /// User ids of client processes.
+    /// Users of client processes, by id or by name. Names are looked up in `/etc/passwd` when the file is read.
     #[serde(default)]
     #[schemars(
         with = "Vec<u32>",
         extend(
-            "title" = "list of user ids",
-            "items" = {"type": "integer", "minimum": 0, "maximum": u32::MAX},
-            "examples" = [[1000]]
+            "title" = "list of user ids and names",
+            "items" = {"type": ["integer", "string"], "minimum": 0, "maximum": u32::MAX},
+            "examples" = [[1000, "root"]]
         )
     )]
-    pub uid: Vec<Spanned<i64>>,
+    pub uid: Vec<Spanned<RawUser>>,
     /// Names of client processes as in `/proc/PID/comm`: exact, or the beginning and `*`.
     #[serde(default)]
     #[schemars(with = "Vec<String>", extend("examples" = [["java", "spark*"]]))]
@@ -610,7 +616,23 @@ pub(super) fn parse_further(text: &str) -> Result<RawFurther, Flaw> {
 fn from_toml<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Flaw> {
     toml::from_str(text).map_err(|e| {
         let message = e.message().replace('\n', ", ");
+        let message = format!("{message}{}", meant(&message));
         let start = text.len() - text.trim_start().len();
         Flaw::new(e.span().unwrap_or(start..start), message)
     })
+}
+
+/// The key that was probably meant by one that is not known, from what the parser says of it: ``unknown field `a`,
+/// expected one of `b`, `c` ``.
+fn meant(message: &str) -> String {
+    let unknown = ["unknown field `", "unknown variant `"];
+    let rest = unknown
+        .iter()
+        .find_map(|begins| message.strip_prefix(begins));
+    let Some((found, expected)) = rest.and_then(|rest| rest.split_once('`')) else {
+        return String::new();
+    };
+    // Between the quotes.
+    let keys = expected.split('`').skip(1).step_by(2);
+    policy::did_you_mean(found, keys)
 }

@@ -8,6 +8,7 @@ use toml::Spanned;
 use super::{
     parse,
     raw::{RawRule, spanned},
+    users::RawUser,
 };
 
 /// Keys of a rule that a mark can name.
@@ -40,10 +41,9 @@ pub fn marking_rule(conditions: &[(&str, &str)], action: Action) -> Result<Rule,
             "driver" => text(&mut raw.driver),
             "application" => text(&mut raw.application),
             "uid" => {
-                let uid = value.parse().map_err(|_| {
-                    format!("uid: expected a user id from 0 to 4294967295; found {value:?}")
-                })?;
-                raw.uid.push(spanned(uid));
+                let name = || RawUser::Name((*value).to_owned());
+                let user = value.parse().map_or_else(|_| name(), RawUser::Id);
+                raw.uid.push(spanned(user));
             }
             _ => {
                 return Err(format!(

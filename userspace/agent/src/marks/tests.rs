@@ -105,7 +105,7 @@ fn a_selector_that_says_nothing_or_nonsense_is_refused_with_what_was_expected() 
         ("rule=", "rule: expected a rule's name"),
         ("process=", "process: expected a process name"),
         ("process=a*b", "process: expected a process name"),
-        ("uid=root", "uid: expected a user id"),
+        ("uid=nobody-here", "uid: expected a user id"),
         ("uid=-1", "uid: expected a user id"),
         ("to=localhost:1", "to: expected network and port"),
         (

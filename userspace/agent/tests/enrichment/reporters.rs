@@ -3,11 +3,13 @@
 mod adopted;
 mod asked;
 mod counted;
+mod explained;
 mod lossy;
 mod page;
 mod prometheus;
 mod shown;
 mod slow;
+mod tail;
 mod tapped;
 mod top;
 
@@ -20,13 +22,14 @@ use std::{
 };
 
 use sandbox::run_in;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::{
     self, eventually,
     frames::{RESPONSE, RESULT, frame, query, ready, startup, void},
     wire::{
-        Conversation, Host, PREPARE, auth_response, auth_success, authenticate, host, set_keyspace,
+        Conversation, Host, PREPARE, auth_response, auth_success, authenticate, host, host_with,
+        set_keyspace,
     },
 };
 

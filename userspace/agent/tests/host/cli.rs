@@ -63,6 +63,20 @@ fn check_says_ok_or_where_the_mistake_is() {
         said.contains(&format!("{}:4:7: rule.to: expected", path(&bad))),
         "{said}"
     );
+    for (text, meant) in [
+        (
+            "[[rule]]\nname = \"a\"\naction = \"bypass\"\npipline = []\n",
+            "pipeline",
+        ),
+        ("[agent]\nadmin_sockt = \"/a\"\n", "admin_socket"),
+        ("[[rules]]\nname = \"a\"\n", "rule"),
+    ] {
+        let said = complaint(&underpass(&["check", path(&file(text))]));
+        assert!(
+            said.ends_with(&format!(": did you mean `{meant}`?")),
+            "{said}"
+        );
+    }
     let output = underpass(&["check", "/nowhere.toml"]);
     assert!(complaint(&output).contains("cannot read /nowhere.toml"));
 }

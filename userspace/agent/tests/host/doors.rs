@@ -592,3 +592,46 @@ fn taken_for(sandbox: &Sandbox, address: SocketAddr, said: &str) -> Option<TcpLi
     let is_tried = said.contains("somebody listens");
     is_tried.then(|| inside(sandbox, || TcpListener::bind(address).unwrap()))
 }
+
+/// `underpass tail`, and what it has said when it ended.
+fn tails(args: &[&str], socket: &Path) -> Output {
+    let mut tail = Command::new(BINARY);
+    tail.arg("tail").args(args).arg("--admin").arg(socket);
+    tail.output().unwrap()
+}
+
+#[test]
+fn statements_are_told_at_the_socket_alone_to_so_many_and_until_the_agent_ends() {
+    with_agent("", "", |sandbox, agent| {
+        let (address, socket) = (agent.admin(), agent.admin_socket());
+        let said = inside(sandbox, || {
+            asks(address, "GET /tail HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        });
+        assert!(said.starts_with("HTTP/1.1 404"), "{said}");
+        let said = refusal(tails(&[], Path::new(&address.to_string())));
+        assert!(said.contains("at the admin socket alone"), "{said}");
+        let output = tails(&["--filter", "usr=ann"], &socket);
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            said.contains("there is no key \"usr\": did you mean `user`?"),
+            "{said}"
+        );
+        thread::scope(|scope| {
+            let watching: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| tails(&[], &socket)))
+                .collect();
+            eventually("they watch", || {
+                agent.metric("underpass_tail_watchers").unwrap() == 8.0
+            });
+            let said = refusal(tails(&[], &socket));
+            assert!(said.contains("8 others watch already"), "{said}");
+            assert_eq!(agent.metric("underpass_tail_refused_total").unwrap(), 1.0);
+            agent.signal(nix::sys::signal::Signal::SIGTERM).unwrap();
+            for tail in watching {
+                let said = refusal(tail.join().unwrap());
+                assert!(said.contains("underpass: the agent has stopped"), "{said}");
+            }
+        });
+    });
+}

@@ -7,6 +7,7 @@
 use crate::flow::answered::{Answered, answered};
 use crate::flow::fingerprints::Fingerprints;
 use crate::flow::parameters::{Parameters, parameters};
+use crate::flow::values::{BoundValue, values};
 use crate::hash::BuildSpread;
 use crate::session::{Claims, plain_user};
 use crate::text::analysis::Fingerprint;
@@ -56,12 +57,35 @@ pub struct Asked {
     /// The fingerprint of a QUERY, PREPARE, EXECUTE or BATCH whose texts are all known and understood.
     /// A statement that was prepared while nobody asked for details has none.
     pub fingerprint: Option<Arc<Fingerprint>>,
-    /// The text of a QUERY or PREPARE, with the values in it. Kept only for [a sink that wants
-    /// texts](crate::FlowDecoder::wants_texts), and at most [`MAX_TEXT_BYTES`] of it.
-    pub text: Option<Box<str>>,
+    /// The words of the request. Kept only for a sink that wants some of them: see [`Words`].
+    pub words: Option<Box<Words>>,
     /// The identity in a STARTUP or an AUTH_RESPONSE, whether or not the database
     /// [accepts](Answered::accepts) it.
     pub says: Option<Box<Says>>,
+}
+
+/// The client's own words, with what nobody is shown who has not asked for it. In a place of their own, because hardly
+/// anybody asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Words {
+    /// The text of a QUERY or PREPARE, with the values in it. Kept only for [a sink that wants
+    /// texts](crate::FlowDecoder::wants_texts), and at most [`MAX_TEXT_BYTES`] of it.
+    pub text: Option<Box<str>>,
+    /// The values that are bound to a QUERY, EXECUTE or BATCH. Kept only for [a sink that wants
+    /// values](crate::FlowDecoder::wants_values), and at most [`MAX_KEPT_VALUES`](crate::MAX_KEPT_VALUES) of them.
+    pub values: Option<Box<[BoundValue]>>,
+}
+
+impl Asked {
+    /// The [text](Words::text).
+    pub fn text(&self) -> Option<&str> {
+        self.words.as_deref()?.text.as_deref()
+    }
+
+    /// The [bound values](Words::values).
+    pub fn values(&self) -> Option<&[BoundValue]> {
+        self.words.as_deref()?.values.as_deref()
+    }
 }
 
 /// An identity as the client claims it; at most [`MAX_FACT_BYTES`](crate::MAX_FACT_BYTES).
@@ -96,6 +120,7 @@ pub(crate) struct Detailing {
     pub(crate) fingerprints: Fingerprints,
     pub(crate) wants_texts: bool,
     pub(crate) wants_contexts: bool,
+    pub(crate) wants_values: bool,
 }
 
 impl Detailing {
@@ -115,8 +140,14 @@ impl Detailing {
         if let Some(asked) = self.waiting.get_mut(&header.stream.0) {
             asked.parameters = parameters(header, prefix);
             asked.says = says(header, prefix).map(Box::new);
-            if self.wants_texts {
-                asked.text = text(header, prefix).map(Into::into);
+            if self.wants_texts | self.wants_values {
+                asked.words = Some(Box::new(Words {
+                    text: self
+                        .wants_texts
+                        .then(|| text(header, prefix).map(Into::into))
+                        .flatten(),
+                    values: self.wants_values.then(|| values(header, prefix)).flatten(),
+                }));
             }
             if self.wants_contexts
                 && let Some(context) = context(header, prefix)

@@ -14,6 +14,7 @@ pub(crate) mod prepared;
 pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod state;
+pub(crate) mod values;
 
 use crate::fact::Fact;
 use crate::flow::event::{Anomaly, Sink, asks_for_details};
@@ -146,6 +147,19 @@ impl FlowDecoder {
         if wants || self.flow.detailing.is_some() {
             self.flow.detailing().wants_contexts = wants;
         }
+    }
+
+    /// Whether it is given the values that are bound to requests, likewise.
+    pub fn wants_values(&mut self, wants: bool) {
+        if wants || self.flow.detailing.is_some() {
+            self.flow.detailing().wants_values = wants;
+        }
+    }
+
+    /// No sink asks for details any more. What is known of requests that wait would be another one's, once somebody
+    /// asks again.
+    pub fn forget_details(&mut self) {
+        self.flow.detailing = None;
     }
 
     /// Bytes on their way to the database. `now_ns`: a monotonic clock, in ns.

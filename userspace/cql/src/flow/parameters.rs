@@ -165,7 +165,7 @@ fn batch(header: &Header, mut body: Cursor<'_>) -> Option<Parameters> {
 }
 
 /// Reads the flags: one byte, and since v5 four.
-fn flags(header: &Header, body: &mut Cursor<'_>) -> Option<u32> {
+pub(super) fn flags(header: &Header, body: &mut Cursor<'_>) -> Option<u32> {
     match header.version {
         5.. => body.int().map(i32::cast_unsigned),
         _ => body.byte().map(u32::from),
@@ -174,20 +174,20 @@ fn flags(header: &Header, body: &mut Cursor<'_>) -> Option<u32> {
 
 /// The flags, which say which parameters are there.
 #[derive(Clone, Copy)]
-struct Given(u32);
+pub(super) struct Given(pub(super) u32);
 
 impl Given {
-    const VALUES: u32 = 0x01;
+    pub(super) const VALUES: u32 = 0x01;
     const PAGE_SIZE: u32 = 0x04;
     const PAGING_STATE: u32 = 0x08;
     const SERIAL: u32 = 0x10;
     const TIMESTAMP: u32 = 0x20;
-    const NAMES: u32 = 0x40;
+    pub(super) const NAMES: u32 = 0x40;
     const KEYSPACE: u32 = 0x80;
     /// The flags that a BATCH has not (§4.1.7): Cassandra reads them there as in a QUERY.
     const NOT_OF_BATCH: u32 = Self::VALUES | Self::PAGE_SIZE | Self::PAGING_STATE;
 
-    fn has(self, flag: u32) -> bool {
+    pub(super) fn has(self, flag: u32) -> bool {
         self.0 & flag != 0
     }
 

@@ -66,7 +66,7 @@ fn nothing_is_read_under_an_extension_that_is_not_known() {
         flow.decoder.wants_texts(true);
         let text = "SELECT a FROM ks.t";
         let said = flow.ask(QUERY, &query(4, text, None));
-        assert_eq!((said.text, said.parameters), (None, None));
+        assert_eq!((said.text(), said.parameters.clone()), (None, None));
         flow.request(0, 1, PREPARE, &long_string(text));
         flow.response(0, 1, RESULT, &prepared(b"id"));
         flow.response(0, 5, RESULT, &set_keyspace("ks"));

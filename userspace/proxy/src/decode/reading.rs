@@ -29,9 +29,15 @@ impl Decoder {
         };
         let now_ns = self.start.elapsed().as_nanos() as u64;
         let recorder = &mut self.recorder;
-        let verdict = match recorder.followed.take() {
+        recorder.look_for_watchers(&self.flow);
+        let followed = recorder.followed.take();
+        let in_detail = followed.as_ref().is_some_and(|f| f.wants_details());
+        if recorder.reads_details(in_detail) {
+            decoder.forget_details();
+        }
+        let verdict = match followed {
             None => feed(decoder, direction, now_ns, bytes, recorder),
-            Some(followed) if !followed.wants_requests() => {
+            Some(followed) if !in_detail => {
                 let mut frames = InFrames(InDetail { recorder, followed });
                 let verdict = feed(decoder, direction, now_ns, bytes, &mut frames);
                 self.recorder.followed = Some(frames.0.followed);
@@ -40,6 +46,7 @@ impl Decoder {
             Some(followed) => {
                 decoder.wants_texts(followed.wants_texts());
                 decoder.wants_contexts(followed.wants_contexts());
+                decoder.wants_values(followed.wants_values());
                 let mut followed = InDetail { recorder, followed };
                 let verdict = feed(decoder, direction, now_ns, bytes, &mut followed);
                 let mut followed = followed.followed;

@@ -12,6 +12,8 @@ mod record;
 mod selection;
 mod text;
 
+pub(crate) use text::may_be_shown;
+
 use std::{collections::VecDeque, fmt, path::PathBuf, sync::Arc};
 
 use cql::{Completed, Details, Says};
@@ -224,12 +226,8 @@ impl FlowAudit {
 
     /// Returns the statement's text, where it may be shown.
     fn shown(&self, details: &Details) -> Option<String> {
-        let text = details
-            .asked
-            .text
-            .as_ref()
-            .filter(|_| self.shows_statements)?;
-        text::may_be_shown(text).then(|| text::quoted(text))
+        let text = details.asked.text().filter(|_| self.shows_statements)?;
+        may_be_shown(text).then(|| text::quoted(text))
     }
 
     fn hand_over(&mut self, record: &[u8]) {

@@ -13,8 +13,10 @@ use std::{
 };
 
 use self::rates::{Rates, Row, Sample, Sort};
+pub(super) use self::view::time as time_taken;
 use super::{
     endpoint::Endpoint,
+    filter,
     flows::{get, no_agent},
     table,
 };
@@ -29,7 +31,8 @@ pub struct TopArgs {
     /// Order of the lines, the largest first
     #[arg(long, value_enum, default_value_t)]
     sort: Sort,
-    /// Show only lines with this text: who asks, the table, the rule, the kind or the statement
+    /// Show only lines with this text: who asks, the table, the rule, the kind or the statement; or those that conditions
+    /// hold for: `process=web*,not kind=select`, with the keys of `statements --top`
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
     /// Print the lines of one interval, and end
@@ -92,7 +95,11 @@ fn look(admin: &Endpoint) -> anyhow::Result<Sample> {
 /// The lines to be shown, in their order.
 fn chosen(rates: &Rates, filter: &str, sort: Sort) -> Vec<Row> {
     let mut rows = rates.rows();
-    rows.retain(|row| row.asked.has(filter));
+    match filter::of_statements(filter, true) {
+        Ok(conditions) => rows.retain(|row| conditions.takes(&row.asked)),
+        // A text to look for.
+        Err(_) => rows.retain(|row| row.asked.has(filter)),
+    }
     sort.sort(&mut rows);
     rows
 }

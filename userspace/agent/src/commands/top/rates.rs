@@ -6,6 +6,7 @@ use std::{
 };
 
 use clap::ValueEnum;
+use policy::{FilterFact, FilterKey, Filtered};
 use serde::{Deserialize, Serialize};
 
 /// The time over which rates and latencies are taken.
@@ -53,6 +54,26 @@ impl Asked {
         fields
             .iter()
             .any(|field| field.to_lowercase().contains(&text))
+    }
+}
+
+impl Filtered for Asked {
+    fn fact(&self, key: FilterKey) -> Option<FilterFact<'_>> {
+        let text =
+            |text: &'_ Option<String>| text.clone().map(|text| FilterFact::Text(text.into()));
+        match key {
+            FilterKey::Rule => Some(self.rule.as_str().into()),
+            FilterKey::Kind => Some(self.kind.as_str().into()),
+            FilterKey::Path => Some(self.path.as_str().into()),
+            FilterKey::Process => text(&self.process),
+            FilterKey::Keyspace => text(&self.keyspace),
+            FilterKey::Table => text(&self.table),
+            FilterKey::Client => {
+                let ip = self.client.as_ref()?.parse().ok()?;
+                Some(FilterFact::Address(ip, None))
+            }
+            _ => None,
+        }
     }
 }
 

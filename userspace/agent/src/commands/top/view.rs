@@ -60,7 +60,7 @@ pub(super) fn rate(per_second: f64) -> String {
 }
 
 /// A time, in µs, ms or s.
-pub(super) fn time(us: u64) -> String {
+pub(in crate::commands) fn time(us: u64) -> String {
     match us {
         0..1_000 => format!("{us}µs"),
         1_000..10_000 => format!("{:.1}ms", us as f64 / 1e3),

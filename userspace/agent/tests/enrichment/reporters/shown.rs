@@ -1,7 +1,5 @@
 //! A tapped flow, as operators see it: under the number by which reporters tell of it, with its session.
 
-use serde_json::json;
-
 use super::*;
 use crate::common::operator::Operator;
 

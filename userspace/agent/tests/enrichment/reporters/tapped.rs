@@ -10,7 +10,6 @@ use std::{
 use nix::sys::signal::Signal;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use sandbox::{Agent, Sandbox};
-use serde_json::json;
 
 use super::*;
 use crate::{

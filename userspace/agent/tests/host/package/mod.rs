@@ -18,7 +18,7 @@ use nix::{
 };
 use sandbox::Sandbox;
 
-use self::other_host::OtherHost;
+use self::other_host::{OtherHost, shown};
 use super::service_manager::Manager;
 use crate::common::{
     frames::{query, startup},
@@ -173,7 +173,8 @@ fn a_package_is_installed_started_upgraded_removed_and_purged() {
     let to = database.addr();
     let mut application = Application::new(&sandbox, to);
     let host = OtherHost::new(&sandbox);
-    host.installs(&package(folder.path(), "0.1.0"));
+    let [first, second] = ["0.1.0", "0.1.1"].map(|version| package(folder.path(), version));
+    host.dpkg("--install", shown(&first));
     unit::check(&host);
     check_pages(&host);
 
@@ -193,7 +194,7 @@ fn a_package_is_installed_started_upgraded_removed_and_purged() {
     application.selects();
     eventually("it is read", || service.counted() > 0);
 
-    host.installs(&package(folder.path(), "0.1.1"));
+    host.dpkg("--install", shown(&second));
     assert!(service.runs_on(), "the agent of before runs on");
     assert_eq!(host.read(FILE), edited);
     let before = service.counted();
@@ -207,23 +208,74 @@ fn a_package_is_installed_started_upgraded_removed_and_purged() {
     eventually("the new one reads it", || service.counted() > 0);
 
     service.stop();
-    host.succeeds(&[
-        "dpkg",
-        "--force-unsafe-io",
-        "--no-triggers",
-        "--remove",
-        "underpass",
-    ]);
+    host.dpkg("--remove", "underpass");
     assert_eq!(host.read(FILE), edited);
-    host.succeeds(&[
-        "dpkg",
-        "--force-unsafe-io",
-        "--no-triggers",
-        "--purge",
-        "underpass",
-    ]);
+    host.dpkg("--purge", "underpass");
     assert_eq!(host.left(), Vec::<String>::new());
     application.selects();
+    drop(host);
+    serves_under_systemd(&sandbox, &first, &second);
+}
+
+/// Holds both packages to what they do where systemd runs, and where their scripts speak to it.
+fn serves_under_systemd(sandbox: &Sandbox, first: &Path, second: &Path) {
+    let host = OtherHost::booted(sandbox, first.parent().unwrap());
+    let there = |package: &Path| {
+        let name = package.file_name().unwrap().to_str().unwrap();
+        format!("/run/packages/{name}")
+    };
+    let shows = |what: &str| {
+        let said = host.succeeds(&[
+            "systemctl",
+            "show",
+            "--value",
+            "--property",
+            what,
+            "underpass",
+        ]);
+        said.trim().to_owned()
+    };
+    let log = || {
+        host.succeeds(&[
+            "journalctl",
+            "--unit=underpass",
+            "--output=cat",
+            "--no-pager",
+        ])
+    };
+    // The package has started it, and a start that returns is one that is attached.
+    host.dpkg("--install", &there(first));
+    assert_eq!(shows("ActiveState"), "active", "{}", log());
+    assert!(log().contains(" ready "), "{}", log());
+    assert!(!log().contains("not filtered"), "{}", log());
+    eventually("it says what it does", || {
+        shows("StatusText").starts_with("0 rules in force")
+    });
+    let main = shows("MainPID");
+
+    let file = host.read(FILE);
+    let (head, rule) = file.split_at(file.find("# [[rule]]").unwrap());
+    host.write(
+        FILE,
+        &format!(
+            "{head}{}",
+            rule.replace("\n# ", "\n").trim_start_matches("# ")
+        ),
+    );
+    host.succeeds(&["systemctl", "reload", "underpass"]);
+    eventually("it has read the file", || log().contains("policy reloaded"));
+
+    let said = host.dpkg("--install", &there(second));
+    assert!(said.contains("the agent of before runs on"), "{said}");
+    assert_eq!(shows("MainPID"), main);
+    host.succeeds(&["systemctl", "restart", "underpass"]);
+    assert_eq!(shows("ActiveState"), "active", "{}", log());
+    assert_ne!(shows("MainPID"), main);
+
+    host.dpkg("--remove", "underpass");
+    assert_eq!(shows("MainPID"), "0");
+    host.dpkg("--purge", "underpass");
+    assert_eq!(host.left(), Vec::<String>::new());
 }
 
 fn check_pages(host: &OtherHost<'_>) {
