@@ -114,7 +114,7 @@ async fn ask(servers: BTreeSet<SocketAddr>) -> BTreeSet<SocketAddr> {
     answers.into_iter().flatten().collect()
 }
 
-/// Who is connected to what, as far as it matters.
+/// Connections to databases, and places where databases listen.
 #[derive(Debug, Default)]
 struct Found {
     ports: BTreeSet<u16>,

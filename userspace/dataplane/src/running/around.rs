@@ -26,9 +26,9 @@ pub struct OpenedHere {
 /// The TCP connections of a network namespace, by who has opened them.
 #[derive(Clone, Debug, Default)]
 pub struct Around {
-    /// Those that processes of this host have opened, but for an agent's.
+    /// Connections that processes of this host have opened, but for an agent's.
     pub opened: Vec<OpenedHere>,
-    /// Those that clients on other hosts have opened: the address here, and the client's.
+    /// Connections that clients on other hosts have opened: the address here, and the client's.
     pub accepted: Vec<(SocketAddr, IpAddr)>,
     /// Addresses at which somebody listens.
     pub listening: Vec<SocketAddr>,
