@@ -43,6 +43,10 @@ pub enum Command {
         /// Format of the log on standard error, whatever the file says
         #[arg(long, value_name = "FORMAT", value_enum)]
         log_format: Option<LogFormat>,
+        /// Match and count only: what a rule would not leave alone is observed, or read from copies where it names users,
+        /// keyspaces or drivers, and nothing is refused or changed. Clients on other hosts are not looked at
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Write a first policy, made of what this host does: it reads and counts who asks what, and changes nothing
     Init(commands::init::InitArgs),
@@ -344,7 +348,11 @@ pub fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let done = match command {
-        Command::Run { config, log_format } => commands::run::run(&config, log_format),
+        Command::Run {
+            config,
+            log_format,
+            dry_run,
+        } => commands::run::run(&config, log_format, dry_run),
         Command::Init(args) => commands::init::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Schema => commands::schema::run(),

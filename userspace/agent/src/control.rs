@@ -274,7 +274,7 @@ impl Control {
     fn try_reload(&mut self) -> anyhow::Result<()> {
         let sources = Sources::read(&self.file)?;
         let is_new = sources != self.sources || self.has_failed;
-        let config = Config::of(&sources);
+        let config = self.config.again(&sources);
         // Remembered even when it is bad, so that a mistake is reported once.
         self.sources = sources;
         self.unreadable = false;

@@ -63,15 +63,21 @@ const FINISH: Duration = Duration::from_secs(2);
 /// And for its flows to say what was not answered.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Runs the agent until it is told to stop. `format` comes before that of the file.
+/// Runs the agent until it is told to stop. `format` comes before that of the file. `dry`: rules only count.
 ///
 /// # Errors
 /// It cannot start; nothing is attached then.
-pub fn run(file: &Path, format: Option<LogFormat>) -> anyhow::Result<ExitCode> {
-    let config = Config::load(file)?;
+pub fn run(file: &Path, format: Option<LogFormat>, dry: bool) -> anyhow::Result<ExitCode> {
+    let config = match dry {
+        true => Config::load_dry(file)?,
+        false => Config::load(file)?,
+    };
     let log = Log::begin(format.unwrap_or(config.log_format), &config.log_level);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
+    }
+    if dry {
+        tracing::warn!("dry run: rules match and count, and nothing is done");
     }
     if !nix::unistd::geteuid().is_root() {
         bail!(

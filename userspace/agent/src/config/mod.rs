@@ -126,6 +126,8 @@ pub struct Config {
     pub triggers: Vec<(RuleName, Trigger)>,
     /// Settings that are legal and probably not meant, in words.
     pub warnings: Vec<String>,
+    /// Rules only count: [`Config::load_dry`].
+    pub is_dry: bool,
     /// Ways past rules that protect, and rules that decide nothing, in words: for whoever checks the file.
     pub escapes: Vec<String>,
 }
@@ -137,6 +139,38 @@ impl Config {
     /// One line that names file, line, column, key and what was expected.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::of(&Sources::read(path)?)
+    }
+
+    /// Reads and checks a file as [`Config::load`] does, and makes a policy of it whose rules match and count, and do nothing:
+    /// what they would not leave alone is observed.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_dry(path: &Path) -> Result<Self, ConfigError> {
+        Self::dry(&Sources::read(path)?)
+    }
+
+    /// Checks texts that were read later, for an agent that began with this configuration.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn again(&self, sources: &Sources) -> Result<Self, ConfigError> {
+        match self.is_dry {
+            true => Self::dry(sources),
+            false => Self::of(sources),
+        }
+    }
+
+    fn dry(sources: &Sources) -> Result<Self, ConfigError> {
+        // It says what is wrong with the policy that is meant.
+        Self::of(sources)?;
+        let mut raw = sources.parse()?;
+        raw.only_count();
+        let config = parse::config(raw).map_err(|flaw| sources.error(flaw))?;
+        Ok(Self {
+            is_dry: true,
+            ..config
+        })
     }
 
     /// Checks texts that were read.

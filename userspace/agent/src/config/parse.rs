@@ -76,6 +76,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         .collect();
     let [admin_socket, control] = sockets(admin_socket.as_ref(), control.as_ref())?;
     Ok(Config {
+        is_dry: false,
         admin_socket,
         admin: admin::address(admin.as_ref(), &mut warnings)?,
         admin_hosts: admin::hosts(&admin_hosts)?,

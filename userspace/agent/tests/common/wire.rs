@@ -186,6 +186,11 @@ impl Host<'_> {
             .clone()
     }
 
+    /// Waits until the flow is listed under this rule: the database may have its bytes a moment before.
+    pub fn meets(&self, c: &Conversation, rule: &str) {
+        eventually("the rule is met", || self.flow(c)["rule"] == rule);
+    }
+
     pub fn metric(&self, name: &str, labels: &str) -> u64 {
         let sample = format!("underpass_{name}_total{{{labels}}}");
         self.agent.metric(&sample).unwrap() as u64

@@ -77,6 +77,7 @@ fn told(agent: &Agent<'_>) -> u64 {
 /// Runs a suite whose process is stopped while the agent starts.
 pub fn suite(cassandra: &Cassandra, words: &[&OsStr], args: &[&str]) -> Details {
     let cgroup = Cgroup::new().unwrap();
+    let _alone = suite::alone();
     let stopped = suite::stopped_behind(PREPARED, cassandra, &cgroup, words, args);
     let agent = starts(cassandra, &cgroup);
     let details = stopped.goes_on();

@@ -6,6 +6,7 @@ use std::{
     io::{BufRead, BufReader, Lines},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
+    sync::{PoisonError, RwLock},
 };
 
 use nix::{
@@ -19,6 +20,15 @@ use super::cassandra::Cassandra;
 
 /// A suite takes five seconds; this is for a machine under load.
 const LIMIT_S: &str = "300";
+
+/// Held by suites that connect directly against those behind an agent. Of the latter the database sees the client's own
+/// port, unless a direct connection has that port to the database already.
+static PORTS: RwLock<()> = RwLock::new(());
+
+/// Keeps suites behind agents waiting, until it is dropped.
+pub fn alone() -> impl Drop {
+    PORTS.write().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Reports of the cases, by name.
 pub type Details = BTreeMap<String, Value>;
@@ -62,6 +72,13 @@ pub fn run(
     args: &[&str],
 ) -> Details {
     let mut command = command(cassandra, words, args);
+    let _apart = match cgroup {
+        None => (Some(alone()), None),
+        Some(_) => (
+            None,
+            Some(PORTS.read().unwrap_or_else(PoisonError::into_inner)),
+        ),
+    };
     let output = run_in(None, cgroup, || command.output()).unwrap().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let complaints = String::from_utf8_lossy(&output.stderr);

@@ -17,6 +17,7 @@ mod debug_bundle;
 mod doctor;
 mod documented;
 mod doors;
+mod dry_run;
 mod escapes;
 mod gateway;
 mod incoming;

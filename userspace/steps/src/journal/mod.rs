@@ -307,13 +307,18 @@ mod tests {
         assert!(!first.holds());
         let again = open(WhenFull::Hold);
         assert!(Arc::ptr_eq(&first, &again) && first.holds());
-        first.push(b"1").unwrap();
+        first.push(b"{}").unwrap();
         drop((first, again));
-        eventually("it is written", || fs::read(&path).unwrap() == b"1\n");
+        eventually("it is written", || fs::read(&path).unwrap() == b"{}\n");
         let anew = open(WhenFull::Drop);
-        anew.push(b"2").unwrap();
+        anew.push(b"{\"n\":2}").unwrap();
         journals.finish(PATIENCE);
-        assert_eq!(fs::read(&path).unwrap(), b"1\n2\n");
+        assert_eq!(fs::read(&path).unwrap(), b"{}\n{\"n\":2}\n");
+        // What was never a journal is nobody's to write to.
+        fs::write(folder.path().join("policy"), "[agent]\n").unwrap();
+        let policy = settings(&folder.path().join("policy"), WhenFull::Drop);
+        let refused = journals.open("j", &policy, as_it_is).unwrap_err();
+        assert!(refused.contains("is no journal"), "{refused}");
     }
 
     /// Lets journals be a pipe or a device, which stand for slow and full disks.
