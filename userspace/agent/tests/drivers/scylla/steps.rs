@@ -88,7 +88,8 @@ pub fn through(
         Last::Cache => (
             "app",
             format!(
-                "{{ transform = \"cache\", redis = \"127.0.0.1:{}\", tables = [\"app.cached\"], ttl = \"60s\" }}",
+                // Beside other suites a Redis may not get its turn for a while, and is not away.
+                "{{ transform = \"cache\", redis = \"127.0.0.1:{}\", tables = [\"app.cached\"], ttl = \"60s\", timeout = \"5s\" }}",
                 redis.1
             ),
         ),
