@@ -5,7 +5,7 @@ use prometheus::{IntGauge, Opts, Registry, process_collector::ProcessCollector};
 /// Registers the version, and what the process takes of the host.
 ///
 /// # Errors
-/// They are registered already.
+/// The registry has metrics of these names already.
 pub fn register(registry: &Registry) -> prometheus::Result<()> {
     let about = Opts::new("underpass_build_info", "The agent's version. Always 1.")
         .const_label("version", env!("CARGO_PKG_VERSION"));

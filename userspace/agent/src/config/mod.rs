@@ -11,6 +11,7 @@ mod admin;
 mod backends;
 mod bounds;
 mod containers;
+mod dry;
 mod error;
 mod health;
 mod incoming;

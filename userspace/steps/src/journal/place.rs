@@ -77,7 +77,7 @@ impl Place {
     /// Checks whether it can be written to, and neither makes nor opens it.
     ///
     /// # Errors
-    /// It cannot, or is somebody else's file: of a policy, of keys.
+    /// The place cannot be written to, or is somebody else's file: of a policy, of keys.
     pub fn may_open(&self) -> io::Result<()> {
         let Some(path) = self.path() else {
             return Ok(());

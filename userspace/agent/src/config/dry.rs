@@ -1,0 +1,65 @@
+//! A dry run: what is left of a policy whose rules only count.
+
+use policy::Action;
+use toml::Spanned;
+
+use super::raw::{RawConfig, RawRule};
+
+impl RawConfig {
+    /// Has every rule that holds count its connections, and do nothing else. Nothing is steered here, or decided packet by
+    /// packet.
+    pub(super) fn only_count(&mut self) {
+        for rule in &mut self.rule {
+            rule.get_mut().only_counts();
+        }
+        self.default.fail = None;
+        self.default.action.iter_mut().for_each(only_observes);
+        self.incoming.clear();
+        self.xdp.clear();
+    }
+}
+
+impl RawRule {
+    /// Leaves the conditions, and takes away what is done.
+    fn only_counts(&mut self) {
+        let is_condition = |tls: &Spanned<toml::Value>| tls.get_ref().is_bool();
+        self.tls = self.tls.take().filter(is_condition);
+        let is_bypass = self.action.get_ref() == Action::Bypass.as_str();
+        only_observes(&mut self.action);
+        self.pipeline.clear();
+        if self.asks_for_session() && !is_bypass {
+            // Nobody observes what is not known at connect(): copies tell it, and what follows.
+            *self.action.get_mut() = Action::Enrich.as_str().to_owned();
+            let counts = toml::Table::from_iter([("transform".to_owned(), "count".into())]);
+            self.pipeline.push(Spanned::new(0..0, counts));
+        }
+        self.fail = None;
+        self.upstream_tls = None;
+        self.backends.clear();
+        self.path = None;
+        self.shortcut = None;
+        self.remember = None;
+        self.sample = None;
+        self.trigger = None;
+    }
+
+    /// Whether the handshake decides. A `tls` with files is none of its conditions.
+    fn asks_for_session(&self) -> bool {
+        let lists = [
+            &self.user,
+            &self.keyspace,
+            &self.driver,
+            &self.driver_version,
+            &self.application,
+            &self.protocol,
+            &self.compression,
+        ];
+        self.tls.is_some() || lists.iter().any(|list| !list.is_empty())
+    }
+}
+
+fn only_observes(action: &mut Spanned<String>) {
+    if action.get_ref() != Action::Bypass.as_str() {
+        *action.get_mut() = Action::Observe.as_str().to_owned();
+    }
+}
