@@ -200,7 +200,7 @@ impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.days)?;
         if let Some(Hours { from, to }) = self.hours {
-            let to = to.map_or("24:00".to_owned(), |to| shown(to));
+            let to = to.map_or("24:00".to_owned(), shown);
             write!(f, " {}-{to}", shown(from))?;
         }
         write!(f, " {}", self.zone_name)

@@ -141,8 +141,8 @@ fn explanation(policy: &Policy, candidate: &Candidate, session: &Session) -> Vec
 /// that is in force.
 fn add_closed(rules: &mut Vec<Value>, in_force: &Policy, file: &Policy) {
     let now = Timestamp::now();
-    let mut place = in_force.rules.iter().filter(|rule| rule.is_mark).count();
-    for rule in &file.rules {
+    let marks = in_force.rules.iter().filter(|rule| rule.is_mark).count();
+    for (place, rule) in (marks..).zip(&file.rules) {
         if !in_force.rules.iter().any(|there| there.name == rule.name) {
             let window = rule.when.as_ref();
             let state = window.map(|when| format!("{when}: {}", when.state(now)));
@@ -157,7 +157,6 @@ fn add_closed(rules: &mut Vec<Value>, in_force: &Policy, file: &Policy) {
             });
             rules.insert(place.min(rules.len()), closed);
         }
-        place += 1;
     }
 }
 
