@@ -1,4 +1,4 @@
-//! What the pipelines of rules did, as metrics.
+//! The metrics of the pipelines of rules.
 
 use std::{collections::HashSet, sync::Arc};
 

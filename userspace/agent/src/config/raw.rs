@@ -11,6 +11,7 @@ use dataplane::{
 };
 use policy::{
     Action, Compression, Fail, MAX_BACKENDS, MAX_CONTAINER_CONDITIONS, MAX_RULES, Protocol,
+    WindowSettings,
 };
 use serde::Deserialize;
 use toml::Spanned;
@@ -369,6 +370,10 @@ pub(super) struct RawRule {
         extend("exclusiveMinimum" = 0.0, "examples" = [0.01])
     )]
     pub sample: Option<Spanned<f64>>,
+    /// Days and hours during which the rule is there. Outside of them it is as if the file did not have it: new connections
+    /// meet the rules behind it, and running ones stay what they are, as after a reload.
+    #[schemars(with = "Option<WindowSettings>")]
+    pub when: Option<Spanned<WindowSettings>>,
     /// When a rule that observes has new connections enriched. Needs `action = "observe"`.
     #[schemars(with = "Option<RawTrigger>")]
     pub trigger: Option<Spanned<RawTrigger>>,
@@ -568,6 +573,7 @@ impl RawRule {
             shortcut: None,
             remember: None,
             sample: None,
+            when: None,
             trigger: None,
             pipeline: Vec::new(),
         }
