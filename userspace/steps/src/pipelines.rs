@@ -5,9 +5,10 @@ use std::{collections::HashMap, sync::Arc};
 use cql_edit::Pipeline;
 use flow::About;
 use policy::RuleName;
+use prometheus::Registry;
 
 use crate::{
-    Refusal, Reporters, Services,
+    Reporters, Services,
     effect::Effect,
     journal::Place,
     protect::{self, ProtectMetrics, Rings},
