@@ -230,6 +230,7 @@ fn rules() -> impl Strategy<Value = Rule> {
                     asks_copies: false,
                     remember: None,
                     sample: None,
+                    holdout: None,
                     is_mark,
                     protects: false,
                 }
@@ -328,6 +329,7 @@ fn rule_to(n: usize) -> Rule {
         asks_copies: false,
         remember: None,
         sample: None,
+        holdout: None,
         is_mark: false,
         protects: false,
     }

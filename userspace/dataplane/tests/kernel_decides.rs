@@ -115,6 +115,7 @@ fn rules(
                 asks_copies: false,
                 remember: None,
                 sample: None,
+                holdout: None,
                 is_mark: false,
                 protects: false,
             },

@@ -171,6 +171,9 @@ pub struct Rule {
     pub remember: Option<Duration>,
     /// The fraction of the rule's flows that are enriched; all, when absent. Only with [`Action::Enrich`].
     pub sample: Option<Sample>,
+    /// The fraction of the rule's flows that are left alone, so that the others can be compared with them; none, when absent.
+    /// Only with [`Action::Enrich`], and where the kernel decides.
+    pub holdout: Option<Sample>,
 }
 
 /// How much of each frame copies have: what the steps of a rule that only reads need together.

@@ -70,6 +70,7 @@ prop_compose! {
             asks_copies: false,
             remember: None,
             sample: None,
+            holdout: None,
             is_mark: false,
             protects: false,
         }
@@ -286,6 +287,7 @@ fn rule(name: &str, session: SessionConditions, action: Action) -> Rule {
         asks_copies: false,
         remember: None,
         sample: None,
+        holdout: None,
         is_mark: false,
         protects: false,
     }

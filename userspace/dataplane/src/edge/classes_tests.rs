@@ -72,6 +72,7 @@ pub(crate) fn rules() -> impl Strategy<Value = Rule> {
             asks_copies: false,
             remember: None,
             sample: None,
+            holdout: None,
             is_mark: false,
             protects: false,
         })
@@ -179,6 +180,7 @@ fn template() -> Rule {
         asks_copies: false,
         remember: None,
         sample: None,
+        holdout: None,
         is_mark: false,
         protects: false,
     }

@@ -114,6 +114,7 @@ pub(crate) fn rule(name: &str, from: &[&str], to: &[&str], action: Action) -> Ru
         asks_copies: false,
         remember: None,
         sample: None,
+        holdout: None,
         is_mark: false,
         protects: false,
     }
