@@ -832,6 +832,12 @@ struct up_splice {
 	struct up_frame_position down_position;
 };
 
+/* Who looks over sockets in a sockmap: the agent, or the keeper in its place when it is dead; and the keeper beside an
+ * agent that lives and does not run. */
+#define UP_LOOKER_AGENT 0
+#define UP_LOOKER_BESIDE 1
+#define UP_LOOKERS 2
+
 /* How an application that is in a sockmap reads, as the looks over such sockets find it. */
 struct up_reader {
 	/* Where it was in the stream at the last look. */
@@ -839,12 +845,11 @@ struct up_reader {
 	/* Bytes waited in TCP then. */
 	__u8 waits;
 	/* It leaves the sockmap, or has left: at two looks it was at the same place while bytes waited in TCP,
-	 * which FIONREAD may not show it. Or the agent has asked (UP_LEAVES_ASKED), and no look has seen that yet. */
+	 * which FIONREAD may not show it. Or the agent has asked. */
 	__u8 leaves;
-	__u8 pad[2];
+	/* A look by each of UP_LOOKER_* has seen that it leaves. */
+	__u8 seen[UP_LOOKERS];
 };
-
-#define UP_LEAVES_ASKED 2
 
 /* A socket that is to leave its sockmap, as the agent is told: by its key there, and whether now. */
 struct up_stalled {

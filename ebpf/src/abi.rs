@@ -1881,7 +1881,7 @@ pub struct Reader {
     /// In C: `__u8`.
     pub leaves: u8,
     /// In C: `__u8[2]`.
-    pub pad: [u8; 2],
+    pub seen: [u8; 2],
 }
 
 const _: () = {
@@ -1889,7 +1889,7 @@ const _: () = {
     assert!(offset_of!(Reader, seq) == 0);
     assert!(offset_of!(Reader, waits) == 4);
     assert!(offset_of!(Reader, leaves) == 5);
-    assert!(offset_of!(Reader, pad) == 6);
+    assert!(offset_of!(Reader, seen) == 6);
 };
 
 /// `struct up_stalled` in abi.h.
@@ -3111,7 +3111,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("seq", offset_of!(Reader, seq)),
             ("waits", offset_of!(Reader, waits)),
             ("leaves", offset_of!(Reader, leaves)),
-            ("pad", offset_of!(Reader, pad)),
+            ("seen", offset_of!(Reader, seen)),
         ],
     ),
     (

@@ -94,8 +94,8 @@ static __always_inline void ask_to_leave(__u64 cookie)
 {
 	struct up_shortcut_end *end = bpf_map_lookup_elem(&shortcut_ends, &cookie);
 
-	if (end && !end->reader.leaves)
-		end->reader.leaves = UP_LEAVES_ASKED;
+	if (end)
+		end->reader.leaves = 1;
 }
 
 static __always_inline __u32 enter(struct __sk_buff *skb, const struct up_leg_question *q,

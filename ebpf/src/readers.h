@@ -12,7 +12,9 @@
  * may be in the middle of a redirect to it: what came after it has left would be lost. So both ends are told
  * first (`leaves`, which take_shortcut reads before it redirects), and each leaves at a later look at which its
  * psock is empty and nobody holds it: whoever redirects holds its target from before the program's decision
- * can be acted on until the bytes are in the psock.
+ * can be acted on until the bytes are in the psock. Between the two looks whoever looks waits for running programs.
+ * Two processes may look at a time, each by a program of its own: each lets leave what itself has seen leaving before
+ * it waited (`seen`).
  *
  * Both ends of a short leg leave likewise when the agent asks (legs.h), which a look has to see first.
  *
@@ -21,7 +23,8 @@
  * leave before they hear of it: when a connection is over, no iterator finds its socket any more.
  *
  * Reads shortcut_limits; reads and writes spliced, shortcut_ends, splices. When the agent is dead the keeper
- * looks.
+ * looks. While the agent lives and does not run the keeper looks beside it (find_stalled_beside): stalled readers leave the
+ * shortcut, and nobody else. Short legs are left to the agent, which counts their ends as they leave.
  */
 #pragma once
 
@@ -79,26 +82,30 @@ static __always_inline int is_shut(void)
 	return limits && limits->until_ns < bpf_ktime_get_ns();
 }
 
-/* Whether an end of a shortcut is to leave, and whether it can now. */
-static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie, __u64 *now)
+/* From now on nobody redirects to this end. */
+static __always_inline void begin_to_leave(struct up_reader *reader, __u32 looker)
+{
+	reader->leaves = 1;
+	reader->seen[looker] = 1;
+}
+
+/* Whether an end of a shortcut is to leave, and whether it can now. `looker`: UP_LOOKER_*. */
+static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie, __u32 looker, __u64 *now)
 {
 	struct up_shortcut_end *end = bpf_map_lookup_elem(&shortcut_ends, &cookie), *other;
 	int is_empty = !queued((__u64)SOCK_OF(tp).sk_user_data);
 	__u64 peer;
 
-	if (!end)
+	if (!end || (looker == UP_LOOKER_BESIDE && end->leg))
 		return 0;
-	/* Runs that have not seen it yet come to their ends before the next look. */
-	if (end->reader.leaves == UP_LEAVES_ASKED) {
-		end->reader.leaves = 1;
-		return 1;
-	}
 	if (end->reader.leaves) {
-		*now = is_empty && !is_held(tp);
+		/* Runs that have not seen it yet come to their ends before this looker's next look. */
+		*now = end->reader.seen[looker] && is_empty && !is_held(tp);
+		end->reader.seen[looker] = 1;
 		return 1;
 	}
-	if (stays_alone(end) || is_shut()) {
-		end->reader.leaves = 1;
+	if (stays_alone(end) || (looker == UP_LOOKER_AGENT && is_shut())) {
+		begin_to_leave(&end->reader, looker);
 		return 1;
 	}
 	/* The agent reads when its other side takes it, and asks nobody. */
@@ -109,11 +116,11 @@ static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie, _
 	if (!has_stalled(&end->reader, tp))
 		return 0;
 	count_cause(UP_CAUSE_READER_STALLED);
-	end->reader.leaves = 1;
+	begin_to_leave(&end->reader, looker);
 	peer = end->peer;
 	other = bpf_map_lookup_elem(&shortcut_ends, &peer);
 	if (other)
-		other->reader.leaves = 1;
+		begin_to_leave(&other->reader, looker);
 	return 1;
 }
 
@@ -146,10 +153,29 @@ int find_stalled(struct bpf_iter__sockmap *ctx)
 			splice->is_out = 1;
 	} else {
 		stalled.key = SOCK_OF(tp).__sk_common.skc_cookie.counter;
-		if (!end_leaves(tp, stalled.key, &stalled.now))
+		if (!end_leaves(tp, stalled.key, UP_LOOKER_AGENT, &stalled.now))
 			return 0;
 	}
 	bpf_seq_write(ctx->meta->seq, &stalled, sizeof(stalled));
+	return 0;
+}
+
+/* For each socket on the shortcut. Tells the keeper of those that are to leave though the agent does not look. */
+SEC("iter/sockmap")
+int find_stalled_beside(struct bpf_iter__sockmap *ctx)
+{
+	struct up_stalled stalled = {};
+	struct sock *sk = ctx->sk;
+	struct tcp_sock *tp;
+
+	if (!sk)
+		return 0;
+	tp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return 0;
+	stalled.key = SOCK_OF(tp).__sk_common.skc_cookie.counter;
+	if (end_leaves(tp, stalled.key, UP_LOOKER_BESIDE, &stalled.now))
+		bpf_seq_write(ctx->meta->seq, &stalled, sizeof(stalled));
 	return 0;
 }
 

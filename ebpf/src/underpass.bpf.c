@@ -25,6 +25,7 @@
  * sk_msg                      send(2) of a socket on the shortcut       shortcut.h take_shortcut
  * iter/tcp                    when the agent looks after a spill        shortcut.h nudge_readers
  * iter/sockmap                when the agent looks for stalled readers  readers.h find_stalled
+ * iter/sockmap                when the keeper looks beside the agent    readers.h find_stalled_beside
  * iter/tcp                    when a socket has left a sockmap          readers.h nudge_left
  * classifier (run by agent)   when the agent shortens a leg             legs.h leg_look
  * iter/bpf_sk_storage_map     when the agent asks who is not enrolled   shortcut.h tell_refusals

@@ -174,9 +174,11 @@ pub(crate) fn descriptor(ebpf: &Ebpf, name: &'static str) -> Result<OwnedFd, Map
 
 fn cloned(map: &Map) -> io::Result<OwnedFd> {
     match map {
-        Map::HashMap(data) | Map::SockHash(data) | Map::RingBuf(data) | Map::SkStorage(data) => {
-            data.fd().as_fd().try_clone_to_owned()
-        }
+        Map::Array(data)
+        | Map::HashMap(data)
+        | Map::SockHash(data)
+        | Map::RingBuf(data)
+        | Map::SkStorage(data) => data.fd().as_fd().try_clone_to_owned(),
         _ => Err(io::Error::other("a map of another type")),
     }
 }

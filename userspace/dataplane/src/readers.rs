@@ -51,27 +51,49 @@ pub(crate) enum Nudged {
     NotAll,
 }
 
+/// The process that looks. Each finds the moment at which a socket may leave by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looker {
+    /// The agent, or the keeper in its place when it is dead.
+    Agent,
+    /// The keeper, beside an agent that lives and does not run.
+    Beside,
+}
+
 /// The iterators, by descriptors, so that another process can go on with them.
 #[derive(Debug)]
 pub(crate) struct Readers {
     find: OwnedFd,
+    find_beside: OwnedFd,
     nudge: OwnedFd,
 }
 
 impl Readers {
-    pub(crate) fn of(find: OwnedFd, nudge: OwnedFd) -> Self {
-        Self { find, nudge }
+    pub(crate) fn of([find, find_beside, nudge]: [OwnedFd; 3]) -> Self {
+        Self {
+            find,
+            find_beside,
+            nudge,
+        }
     }
 
     /// The descriptors of [`Self::of`].
-    pub(crate) fn descriptors(&self) -> io::Result<[OwnedFd; 2]> {
-        Ok([self.find.try_clone()?, self.nudge.try_clone()?])
+    pub(crate) fn descriptors(&self) -> io::Result<[OwnedFd; 3]> {
+        Ok([
+            self.find.try_clone()?,
+            self.find_beside.try_clone()?,
+            self.nudge.try_clone()?,
+        ])
     }
 
     /// Looks over the sockets in this map.
-    pub(crate) fn stalled(&self, map: BorrowedFd<'_>) -> io::Result<Stalled> {
+    pub(crate) fn stalled(&self, map: BorrowedFd<'_>, looker: Looker) -> io::Result<Stalled> {
+        let find = match looker {
+            Looker::Agent => &self.find,
+            Looker::Beside => &self.find_beside,
+        };
         let mut told = Vec::new();
-        sys::iterate_over(self.find.as_fd(), Some(map))?.read_to_end(&mut told)?;
+        sys::iterate_over(find.as_fd(), Some(map))?.read_to_end(&mut told)?;
         let (words, _) = told.as_chunks().0.as_chunks();
         let mut stalled = Stalled::default();
         for [key, now] in words.iter().map(|words| words.map(u64::from_ne_bytes)) {

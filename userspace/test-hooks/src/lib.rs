@@ -48,6 +48,8 @@ pub struct TestHooks {
     pub keeper_log: Option<PathBuf>,
     /// `keeper_late_ms`: time in milliseconds that a keeper takes to begin.
     pub keeper_late: Option<Duration>,
+    /// `shortcut_stays_ms`: time in milliseconds that flows stay on the shortcut when the agent says nothing.
+    pub shortcut_stays: Option<Duration>,
     /// `any_journal`: journals may be pipes and devices, which stand for disks that are slow or full.
     pub any_journal: bool,
     /// `strict_calls`: a system call that the filter does not list kills the agent instead of failing, so that no test
@@ -79,6 +81,7 @@ static NONE: TestHooks = TestHooks {
     recall_every: None,
     keeper_log: None,
     keeper_late: None,
+    shortcut_stays: None,
     any_journal: false,
     strict_calls: false,
 };
@@ -135,6 +138,9 @@ impl TestHooks {
             "recall_ms" => self.recall_every = Some(Duration::from_millis(value.parse().ok()?)),
             "keeper_log" => self.keeper_log = Some(value.into()),
             "keeper_late_ms" => self.keeper_late = Some(Duration::from_millis(value.parse().ok()?)),
+            "shortcut_stays_ms" => {
+                self.shortcut_stays = Some(Duration::from_millis(value.parse().ok()?));
+            }
             "any_journal" => self.any_journal = value.parse().ok()?,
             "strict_calls" => self.strict_calls = value.parse().ok()?,
             _ => return None,
@@ -164,7 +170,7 @@ mod tests {
     fn each_hook_has_a_key() {
         let text = "entries=1,connects=2,ring_bytes=3,upper_layer_port=4,host_pages=0,\
                     without=splice_sender+shortcut,version=other,recall_ms=10,keeper_log=/tmp/log,\
-                    keeper_late_ms=20,any_journal=true,strict_calls=true";
+                    keeper_late_ms=20,shortcut_stays_ms=30,any_journal=true,strict_calls=true";
         let hooks = TestHooks::parse(text);
         assert_eq!(
             hooks,
@@ -179,6 +185,7 @@ mod tests {
                 recall_every: Some(Duration::from_millis(10)),
                 keeper_log: Some("/tmp/log".into()),
                 keeper_late: Some(Duration::from_millis(20)),
+                shortcut_stays: Some(Duration::from_millis(30)),
                 any_journal: true,
                 strict_calls: true,
             })

@@ -11,6 +11,7 @@ use crate::{
 };
 
 const FIND: &str = "find_stalled";
+const FIND_BESIDE: &str = "find_stalled_beside";
 const NUDGE: &str = "nudge_left";
 
 /// Loads the iterators, unless an attempt before has.
@@ -24,8 +25,9 @@ pub(crate) fn readers(ebpf: &mut Ebpf) -> Result<Readers, AttachError> {
         let fd = iterator.fd().map_err(refused(name))?.as_fd();
         fd.try_clone_to_owned().map_err(AttachError::Sockets)
     };
-    Ok(Readers::of(
+    Ok(Readers::of([
         descriptor(FIND, "sockmap")?,
+        descriptor(FIND_BESIDE, "sockmap")?,
         descriptor(NUDGE, "tcp")?,
-    ))
+    ]))
 }

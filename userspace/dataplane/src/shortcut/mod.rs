@@ -12,7 +12,14 @@ mod limits;
 mod readers;
 mod refusals;
 
-use std::{fs::File, io, io::Read, os::fd::AsFd, sync::Mutex, time::Duration};
+use std::{
+    fs::File,
+    io,
+    io::Read,
+    os::fd::{AsFd, OwnedFd},
+    sync::Mutex,
+    time::Duration,
+};
 
 use aya::{
     Btf, Ebpf,
@@ -30,7 +37,7 @@ use crate::{
     legs::Legs,
     listeners::Mark,
     load,
-    maps::{MapsError, take},
+    maps::{self, MapsError, take},
     probe_result::ProbeResult,
     readers::{self as any_readers, LOOK_EVERY},
     sys::{self, PodOf},
@@ -107,6 +114,8 @@ pub fn try_out() -> (ProbeResult, Option<Fionread>) {
 pub(crate) struct Shortcut {
     mark: Option<Mark>,
     limits: Array<MapData, PodOf<abi::ShortcutLimits>>,
+    /// Another descriptor of `limits`, for another process.
+    limits_descriptor: OwnedFd,
     wishes: SkStorage<MapData, Wish>,
     refusals: Refusals,
     ends: Ends,
@@ -134,6 +143,7 @@ impl Shortcut {
     pub(crate) fn take(ebpf: &mut Ebpf, mark: Option<Mark>) -> Result<Self, MapsError> {
         Ok(Self {
             mark,
+            limits_descriptor: maps::descriptor(ebpf, "shortcut_limits")?,
             limits: take(ebpf, "shortcut_limits")?,
             refusals: Refusals::of(ebpf)?,
             wishes: take(ebpf, "shortcut_wishes")?,
@@ -215,9 +225,12 @@ impl Shortcut {
             load::retry_load(|| chooses.load()).map_err(refused(CHOOSES))?;
         }
         let socks = self.socks.fd().as_fd().try_clone_to_owned();
+        let limits = self.limits_descriptor.try_clone();
         let readers = any_readers::load::readers(ebpf)?;
-        let readers = socks.and_then(|socks| ShortcutReaders::new(readers, socks));
-        self.readers = Some(readers.map_err(AttachError::Sockets)?);
+        let readers = socks
+            .and_then(|socks| ShortcutReaders::new(readers, socks, limits?))
+            .map_err(AttachError::Sockets)?;
+        self.readers = Some(readers);
         let chooses: &mut SkMsg = program(ebpf, CHOOSES)?;
         chooses.attach(self.socks.fd()).map_err(refused(CHOOSES))?;
         let look: &mut SchedClassifier = program(ebpf, LEGS)?;
@@ -248,7 +261,8 @@ impl Shortcut {
 
     fn stay_open(&mut self) -> Result<(), AttachError> {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
-        let until = now.saturating_add(STAYS_OPEN).as_nanos();
+        let stays = test_hooks::get().shortcut_stays.unwrap_or(STAYS_OPEN);
+        let until = now.saturating_add(stays).as_nanos();
         self.set_limits(abi::ShortcutLimits {
             until_ns: u64::try_from(until).unwrap_or(u64::MAX),
             host_pages: limits::host_pages(),

@@ -1,4 +1,5 @@
-//! The look over sockets on the shortcut, by descriptors: when the agent is dead, the keeper goes on with it.
+//! The look over sockets on the shortcut, by descriptors: when the agent is dead or does not run, the keeper goes on
+//! with it.
 
 use std::{
     io,
@@ -6,12 +7,14 @@ use std::{
     time::Duration,
 };
 
-use aya::maps::{MapData, SockHash};
+use aya::maps::{Array, MapData, SockHash};
+use ebpf::abi;
+use nix::time::{ClockId, clock_gettime};
 
 use crate::{
     maps,
-    readers::{self, Nudged, Readers},
-    sys,
+    readers::{self, Looker, Nudged, Readers},
+    sys::{self, PodOf},
 };
 
 /// The sockets on the shortcut. Those leave it whose readers do not read on, and all of them once nobody keeps the
@@ -19,6 +22,11 @@ use crate::{
 pub struct ShortcutReaders {
     readers: Readers,
     socks: SockHash<MapData, u64>,
+    limits: Array<MapData, PodOf<abi::ShortcutLimits>>,
+    /// Another descriptor of `limits`, for another process.
+    limits_descriptor: OwnedFd,
+    /// The looker at the last look.
+    looker: Option<Looker>,
     /// Ends were told at the last look to leave.
     are_leaving: bool,
     /// Ends have left whose readers are to be nudged.
@@ -26,12 +34,16 @@ pub struct ShortcutReaders {
 }
 
 impl ShortcutReaders {
-    /// `socks`: the map of sockets on the shortcut.
-    pub(super) fn new(readers: Readers, socks: OwnedFd) -> io::Result<Self> {
+    /// `socks`: the map of sockets on the shortcut. `limits`: the map of its limits.
+    pub(super) fn new(readers: Readers, socks: OwnedFd, limits: OwnedFd) -> io::Result<Self> {
         let socks = maps::map(socks).and_then(SockHash::try_from);
+        let map = maps::map(limits.try_clone()?).and_then(Array::try_from);
         Ok(Self {
             readers,
             socks: socks.map_err(io::Error::other)?,
+            limits: map.map_err(io::Error::other)?,
+            limits_descriptor: limits,
+            looker: None,
             are_leaving: false,
             are_to_nudge: false,
         })
@@ -43,8 +55,9 @@ impl ShortcutReaders {
     /// For want of descriptors.
     pub fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         let socks = self.socks.fd().as_fd().try_clone_to_owned()?;
+        let limits = self.limits_descriptor.try_clone()?;
         let readers = self.readers.descriptors()?;
-        Ok([socks].into_iter().chain(readers).collect())
+        Ok([socks, limits].into_iter().chain(readers).collect())
     }
 
     /// Takes the descriptors of [`Self::descriptors`] of an agent with the same BPF object.
@@ -52,15 +65,26 @@ impl ShortcutReaders {
     /// # Errors
     /// They are something else.
     pub fn adopt(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
-        let [socks, find, nudge] = descriptors
+        let [socks, limits, find, find_beside, nudge] = descriptors
             .try_into()
             .map_err(|_| io::Error::other("not the descriptors of a shortcut"))?;
-        Self::new(Readers::of(find, nudge), socks)
+        Self::new(Readers::of([find, find_beside, nudge]), socks, limits)
     }
 
     /// Whether no socket is on the shortcut.
     pub fn is_empty(&self) -> bool {
         self.socks.keys().next().is_none()
+    }
+
+    /// Returns the time for which the agent has said that it lives, zero if that is over: it is dead, does not run, or
+    /// has closed the shortcut.
+    ///
+    /// # Errors
+    /// The kernel does not read its limits.
+    pub fn stays_open(&self) -> io::Result<Duration> {
+        let PodOf(limits) = self.limits.get(&0, 0).map_err(io::Error::other)?;
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+        Ok(Duration::from_nanos(limits.until_ns).saturating_sub(now))
     }
 
     /// Has ends leave the shortcut that are to, and nudges their readers. Must run in the namespace of the sockets.
@@ -69,16 +93,26 @@ impl ShortcutReaders {
     /// # Errors
     /// The kernel does not run the iterators.
     pub fn look(&mut self, left: impl FnMut(u64)) -> io::Result<Duration> {
-        let (looked, pause) = readers::paced(|| self.look_now(left));
+        let (looked, pause) = readers::paced(|| self.look_now(Looker::Agent, left));
         looked.map(|()| pause)
     }
 
-    fn look_now(&mut self, mut left: impl FnMut(u64)) -> io::Result<()> {
-        if self.are_leaving {
+    /// Does the same beside an agent that lives and does not run: only ends of applications that do not read on leave.
+    ///
+    /// # Errors
+    /// As [`Self::look`].
+    pub fn look_beside(&mut self) -> io::Result<Duration> {
+        let (looked, pause) = readers::paced(|| self.look_now(Looker::Beside, |_| ()));
+        looked.map(|()| pause)
+    }
+
+    fn look_now(&mut self, looker: Looker, mut left: impl FnMut(u64)) -> io::Result<()> {
+        // The same looker may have told ends to leave in a process that is dead now.
+        if self.looker.replace(looker) != Some(looker) || self.are_leaving {
             // Whoever did not see yet that an end is to leave has found his target by then, and holds it.
             sys::wait_for_running_programs()?;
         }
-        let stalled = self.readers.stalled(self.socks.fd().as_fd())?;
+        let stalled = self.readers.stalled(self.socks.fd().as_fd(), looker)?;
         self.are_leaving = stalled.are_leaving;
         for cookie in &stalled.leave_now {
             if self.socks.remove(cookie).is_ok() {

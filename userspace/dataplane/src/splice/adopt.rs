@@ -50,7 +50,7 @@ pub enum NotResumed {
 
 /// Descriptors that are no map's come after these: `splice_look`, the iterators of [`Readers::of`], then the
 /// maps in the order of [`SpliceMaps::of`].
-const PROGRAMS_AND_MAPS: usize = 11;
+const PROGRAMS_AND_MAPS: usize = 12;
 
 impl Splicer {
     /// Descriptors by which another process can carry this engine's flows on, and their clients
@@ -83,7 +83,7 @@ impl Splicer {
         }
         let hooks = descriptors.split_off(PROGRAMS_AND_MAPS);
         let look = descriptors.remove(0);
-        let readers = Readers::of(descriptors.remove(0), descriptors.remove(0));
+        let readers = Readers::of([0; 3].map(|first| descriptors.remove(first)));
         let maps = SpliceMaps::of(descriptors).map_err(io::Error::other)?;
         let (carrier, calls) =
             Carrier::new(look, readers, maps, None, hooks.into()).map_err(io::Error::other)?;

@@ -23,7 +23,7 @@ use super::Near;
 use crate::{
     listeners::Mark,
     netns_handle::NetnsHandle,
-    readers::{self, LOOK_EVERY, Nudged, Readers},
+    readers::{self, LOOK_EVERY, Looker, Nudged, Readers},
     splice::refusal::SpliceRefusal,
     sys::{self, PodOf},
 };
@@ -257,7 +257,11 @@ impl Carrier {
         let callers = self.callers();
         let mut stalled = Vec::new();
         for map in &maps.applications {
-            stalled.extend(self.readers.stalled(map.fd().as_fd())?.leave_now);
+            stalled.extend(
+                self.readers
+                    .stalled(map.fd().as_fd(), Looker::Agent)?
+                    .leave_now,
+            );
         }
         for id in stalled {
             maps.let_out(id);

@@ -6,8 +6,8 @@
 //! - `agent.rs`: the agent's side: finds or starts a keeper, has flows kept, adopts flows.
 //! - `process.rs`: the keeper's process: the flows that it holds, and their agent.
 //! - `caretaker.rs`: flows that the keeper carries itself, because they have no agent.
-//! - `orphans.rs`: shortcuts whose agents are dead.
 //! - `find.rs`: the search for keepers by their sockets.
+//! - `shortcuts.rs`: readers on the shortcut of an agent that is dead, or does not run.
 //!
 //! **Invariant**: one process at a time carries a flow. While the kernel carries it, the kernel has
 //! all of its state; a flow changes hands only then.
@@ -15,9 +15,9 @@
 mod agent;
 mod caretaker;
 mod find;
-mod orphans;
 mod process;
 mod protocol;
+mod shortcuts;
 mod snapshot;
 
 pub use agent::{Adopted, Keeper, Kept, NotKept, WAITING};

@@ -28,8 +28,8 @@ use tokio::{
 
 use super::{
     find,
-    orphans::Orphans,
     protocol::{Link, Message, Parcel},
+    shortcuts::Shortcuts,
     snapshot::FlowSnapshot,
 };
 use crate::CarriedOn;
@@ -89,10 +89,8 @@ pub(super) struct Keeping {
     pub(super) flows: HashMap<u64, Held>,
     pub(super) engines: HashMap<u32, Engine>,
     pub(super) agent: Option<Arc<Link>>,
-    /// The agent's shortcut.
-    pub(super) shortcut: Option<ShortcutReaders>,
-    /// The shortcuts of agents that are dead.
-    pub(super) orphans: Orphans,
+    /// The agent's shortcut, and those of agents that are dead.
+    pub(super) shortcuts: Shortcuts,
     /// The messages to the agent. The queue stays short: flows are given away only while it is, and
     /// each of the agent's own messages is answered by one.
     pub(super) to_tell: VecDeque<Parcel>,
@@ -135,8 +133,7 @@ pub fn run(control: &Path) -> anyhow::Result<ExitCode> {
             flows: HashMap::new(),
             engines: HashMap::new(),
             agent: None,
-            shortcut: None,
-            orphans: Orphans::default(),
+            shortcuts: Shortcuts::default(),
             to_tell: VecDeque::new(),
             next: 0,
             metrics: Metrics::register(&Registry::new(), &flow::CloseReason::labels())?,
@@ -204,7 +201,7 @@ impl Keeping {
                 }
                 Some(visitor) = visitors.recv() => self.welcome(visitor).await,
                 _ = looking.tick(), if calls => self.call_all(),
-                () = self.orphans.due() => self.orphans.look(),
+                () = self.shortcuts.due() => self.shortcuts.look(),
             }
         }
         let _ = fs::remove_file(&self.path);
@@ -232,7 +229,7 @@ impl Keeping {
     /// Whether there is an agent, or somebody who outlives it. Sockets on the shortcut go on when nobody looks after
     /// them: they do not keep a process that is told to end.
     fn is_needed(&self) -> bool {
-        let has_orphans = !self.orphans.is_empty() && self.end.is_none();
+        let has_orphans = !self.shortcuts.has_no_orphans() && self.end.is_none();
         self.agent.is_some() || !self.flows.is_empty() || has_orphans
     }
 
@@ -260,7 +257,7 @@ impl Keeping {
                 }
             }
             Message::Shortcut => match ShortcutReaders::adopt(fds) {
-                Ok(shortcut) => self.shortcut = Some(shortcut),
+                Ok(shortcut) => self.shortcuts.take(shortcut),
                 Err(error) => tracing::warn!(%error, "a shortcut cannot be looked after"),
             },
             Message::Keep(snapshot) => self.hold(*snapshot, fds),
@@ -302,7 +299,7 @@ impl Keeping {
     fn agent_died(&mut self) {
         self.agent = None;
         self.to_tell.clear();
-        self.orphans.add(self.shortcut.take());
+        self.shortcuts.agent_died();
         let held = self.flows.iter();
         let orphans: Vec<u64> = held
             .filter(|(_, held)| matches!(held.hands, Hands::Agents { .. }))

@@ -109,3 +109,79 @@ fn when_the_agent_has_gone_a_reader_that_asks_gets_everything_and_every_flow_lea
         no_keeper_is_left(&agent);
     }
 }
+
+/// An agent whose flows stay on the shortcut for so long when it says nothing.
+fn agent_with_stay<'h>(hosts: &'h Hosts, listener: &TcpListener, stay_ms: u32) -> Agent<'h> {
+    let hooks = format!("UNDERPASS_TEST_HOOKS=shortcut_stays_ms={stay_ms}");
+    let agent = hosts.switched(&hooks, "", &shortcut(&[port(listener)]));
+    agent
+        .wait_for_log("the keeper has the shortcut's sockets")
+        .unwrap();
+    agent
+}
+
+/// The keeper sees that the agent, which lives and has its sockets, does not say so any more.
+#[test]
+fn while_the_agent_does_not_run_a_reader_that_asks_gets_everything_and_other_flows_stay() {
+    let hosts = Hosts::new();
+    let listener = listen(&hosts, Family::V4);
+    let agent = agent_with_stay(&hosts, &listener, 500);
+    let mut pairs = [(); 3].map(|()| pair(&hosts, &listener, Family::V4));
+    for (client, server) in &mut pairs {
+        exchange(client, server);
+    }
+    agent.signal(Signal::SIGSTOP).unwrap();
+    let [(asks, writer), (asked, client), (quiet, quiets)] = &mut pairs;
+    let sent = dataplane::probe_traffic::bytes(1, 0, 3_000_000);
+    for (reader, to) in [(asks, writer), (client, asked)] {
+        let read = thread::scope(|scope| {
+            scope.spawn(|| to.write_all(&sent).unwrap());
+            read_asking(reader, sent.len())
+        });
+        assert!(read == sent, "other bytes");
+        exchange(reader, to);
+    }
+    agent.signal(Signal::SIGCONT).unwrap();
+    eventually("a flow that did not wait takes the shortcut again", || {
+        let before = messages(&agent, "shortcut");
+        exchange(quiet, quiets);
+        messages(&agent, "shortcut") > before
+    });
+}
+
+/// The keeper takes the agent for one that does not run, though it does: between two of its looks.
+#[test]
+fn two_that_look_at_a_time_lose_no_byte() {
+    let hosts = Hosts::new();
+    let listener = listen(&hosts, Family::V4);
+    let agent = agent_with_stay(&hosts, &listener, 60);
+    let sent = dataplane::probe_traffic::bytes(1, 0, 1 << 20);
+    thread::scope(|scope| {
+        for worker in 0..4 {
+            let (hosts, listener, sent) = (&hosts, &listener, &sent);
+            scope.spawn(move || {
+                let mut random = Random::new(worker);
+                for _ in 0..10 {
+                    let (client, server) = pair(hosts, listener, Family::V4);
+                    let writes = |mut to: &TcpStream, mut random: Random| {
+                        let mut at = 0;
+                        while at < sent.len() {
+                            let n = (1 + random.below(100_000)).min(sent.len() - at);
+                            to.write_all(&sent[at..at + n]).unwrap();
+                            at += n;
+                            thread::sleep(Duration::from_millis(random.below(30) as u64));
+                        }
+                    };
+                    let random = Random::new(1 + random.below(1 << 20) as u64);
+                    let read = thread::scope(|scope| {
+                        scope.spawn(|| writes(&server, random));
+                        read_asking(&client, sent.len())
+                    });
+                    assert!(read == *sent, "other bytes");
+                }
+            });
+        }
+    });
+    assert!(safer(&agent, "reader_stalled") > 0);
+    assert!(bytes(&agent, "shortcut") > 0);
+}

@@ -1,0 +1,118 @@
+//! Shortcuts whose agents are dead or do not run: sockets leave the sockmaps whose readers FIONREAD may not tell of what
+//! waits.
+
+use std::time::Duration;
+
+use dataplane::{readers::LOOK_EVERY, shortcut::ShortcutReaders};
+use tokio::time::{self, Instant};
+
+/// The most shortcuts that are looked after, one for each agent that has died and left sockets.
+const MOST: usize = 16;
+
+/// A shortcut, and when to look at it.
+struct Timed {
+    next: Instant,
+    readers: ShortcutReaders,
+}
+
+/// The shortcuts.
+#[derive(Default)]
+pub(super) struct Shortcuts {
+    /// The one of the agent that lives.
+    agents: Option<Timed>,
+    /// The agent did not run at the last look.
+    is_agent_away: bool,
+    orphans: Vec<Timed>,
+}
+
+impl Shortcuts {
+    /// Takes the shortcut of the agent that lives.
+    pub(super) fn take(&mut self, readers: ShortcutReaders) {
+        let next = Instant::now() + LOOK_EVERY;
+        self.agents = Some(Timed { next, readers });
+        self.is_agent_away = false;
+    }
+
+    /// Goes on with the shortcut of the agent, which has died, if it had one.
+    pub(super) fn agent_died(&mut self) {
+        let Some(left) = self.agents.take().filter(|s| !s.readers.is_empty()) else {
+            return;
+        };
+        if self.orphans.len() == MOST {
+            tracing::warn!(
+                "nobody looks after readers on the shortcut: {MOST} agents before have left some"
+            );
+            return;
+        }
+        let next = Instant::now() + LOOK_EVERY;
+        self.orphans.push(Timed { next, ..left });
+    }
+
+    /// Whether nobody is on the shortcut of an agent that is dead.
+    pub(super) fn has_no_orphans(&self) -> bool {
+        self.orphans.is_empty()
+    }
+
+    /// Waits until it is time to look.
+    pub(super) async fn due(&self) {
+        let all = self.orphans.iter().chain(&self.agents);
+        match all.map(|timed| timed.next).min() {
+            Some(next) => time::sleep_until(next).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Looks at those whose time has come, and forgets those that every socket has left.
+    pub(super) fn look(&mut self) {
+        let now = Instant::now();
+        self.orphans.retain_mut(|orphan| {
+            if orphan.next > now {
+                return true;
+            }
+            match orphan.readers.look(|_| ()) {
+                Ok(pause) => {
+                    orphan.next = Instant::now() + pause;
+                    !orphan.readers.is_empty()
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "nobody looks after readers on the shortcut any more");
+                    false
+                }
+            }
+        });
+        if let Some(timed) = self.agents.as_mut().filter(|timed| timed.next <= now) {
+            let was_away = self.is_agent_away;
+            match look_beside(&mut timed.readers) {
+                Ok((is_away, pause)) => {
+                    timed.next = Instant::now() + pause;
+                    self.is_agent_away = is_away;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "nobody looks after readers on the shortcut while the agent does not run");
+                    self.agents = None;
+                }
+            }
+            if self.is_agent_away && !was_away {
+                tracing::warn!(
+                    "the agent does not run: its keeper looks after readers on the shortcut"
+                );
+            }
+        }
+    }
+}
+
+/// Looks in the place of an agent that lives, if it has not said so in time and somebody is on its shortcut. Returns
+/// whether it has looked, and the pause until this is to be called again.
+fn look_beside(readers: &mut ShortcutReaders) -> std::io::Result<(bool, Duration)> {
+    let stays_open = readers.stays_open()?;
+    if !stays_open.is_zero() {
+        return Ok((false, stays_open.max(LOOK_EVERY)));
+    }
+    if readers.is_empty() {
+        return Ok((false, NOBODY_FOR));
+    }
+    readers.look_beside().map(|pause| (true, pause))
+}
+
+/// The pause while nobody is on the shortcut of an agent that does not say that it lives: it has closed it, perhaps.
+const NOBODY_FOR: Duration = Duration::from_secs(5);
