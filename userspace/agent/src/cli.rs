@@ -9,7 +9,7 @@ use std::{
 
 use clap::{Parser, Subcommand};
 
-use policy::{Filter, NetnsPattern};
+use policy::{Filter, NetnsPattern, Timestamp};
 
 use crate::{
     commands::{self, endpoint::Endpoint, filter},
@@ -258,6 +258,9 @@ pub struct CheckArgs {
     /// ... in a container with this label; may be repeated
     #[arg(long, value_name = "KEY=VALUE", requires = "to", value_parser = label)]
     pub label: Vec<(String, String)>,
+    /// Check it as at another time, such as 2026-11-27T22:00:00+01:00: which rules' windows are open then
+    #[arg(long, value_name = "TIME")]
+    pub at: Option<Timestamp>,
     /// Say what the pipeline of the rule does with this statement; without --to, what each rule's pipeline does. Exit
     /// code 3: it is refused, whichever of the rules the connection meets
     #[arg(long, value_name = "CQL")]

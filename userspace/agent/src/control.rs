@@ -2,6 +2,7 @@
 //! at all. Marks come before the file's rules, for as long as they hold.
 
 mod slow;
+mod windows;
 
 use std::{
     path::PathBuf,
@@ -10,7 +11,7 @@ use std::{
 };
 
 use dataplane::{AttachError, Dataplane, IncomingListener, host};
-use policy::{Policy, RuleName};
+use policy::{Policy, RuleName, Timestamp};
 use proxy::ProxyContext;
 use steps::pipelines::Pipelines;
 use telemetry::{Metrics, NOT_RELOADED, RELOADED};
@@ -21,6 +22,7 @@ use tokio::{
     time::{self, Instant, MissedTickBehavior},
 };
 
+use self::windows::Windows;
 use crate::{
     backends,
     config::{Config, Sources},
@@ -54,6 +56,7 @@ pub struct Control {
     config: Config,
     marks: Marks,
     triggers: Triggers,
+    windows: Windows,
     /// Set when the policy in force is not the one that should be: the kernel refused it.
     stale: bool,
     /// Set when the file was last read in vain.
@@ -71,6 +74,8 @@ pub struct Control {
 pub struct Told {
     /// The policy: the marks' rules and the file's.
     pub policy: watch::Sender<Arc<Policy>>,
+    /// The file's policy, with the rules whose windows are closed.
+    pub file: watch::Sender<Arc<Policy>>,
     /// The pipelines of the file's rules.
     pub pipelines: watch::Sender<Arc<Pipelines>>,
     /// The TLS settings of the file's rules.
@@ -94,7 +99,7 @@ pub struct Heard {
 }
 
 impl Control {
-    /// Makes the owner of the policy. `config` is what `file` says and what is in force.
+    /// Makes the owner of the policy. `config` is what `file` says; of its rules those are in force that [`Told`] has.
     pub fn new(
         file: PathBuf,
         config: Config,
@@ -106,16 +111,17 @@ impl Control {
     ) -> Self {
         // If the file has changed since `config` was read from it, the first look reads it again.
         let sources = Sources::read(&file).unwrap_or_default();
-        let numbers = numbers(&config.policy);
+        let numbers = numbers(&told.policy.borrow());
         let mut triggers = Triggers::default();
         triggers.set(config.triggers.clone());
-        let control = Self {
+        let mut control = Self {
             file,
             sources,
             unreadable: false,
             config,
             marks: Marks::default(),
             triggers,
+            windows: Windows::default(),
             stale: false,
             has_failed: false,
             heard,
@@ -127,6 +133,8 @@ impl Control {
             told,
         };
         control.show_triggers();
+        // By what is in force. If a window has opened or closed since, that is seen at once.
+        control.note_windows_in_force();
         control
     }
 
@@ -152,6 +160,7 @@ impl Control {
                 }
                 Some(asked) = self.heard.asked.recv() => self.answer(asked),
                 () = at(self.marks.next_end()) => self.end_marks(),
+                () = at(self.windows.look_at()) => self.look_at_windows(),
                 _ = meter_looks.tick() => self.look_at_meters().await,
                 _ = trigger_looks.tick(), if !self.triggers.is_empty() => {
                     self.look_at_triggers().await;
@@ -207,7 +216,7 @@ impl Control {
     }
 
     fn look_at_containers(&mut self) {
-        let policy = self.found(&self.config.policy);
+        let policy = self.found(&self.config.policy, Timestamp::now());
         let is_in_force = {
             let old = self.told.policy.borrow();
             let pairs = old.rules.iter().zip(&policy.rules);
@@ -228,9 +237,14 @@ impl Control {
         }
     }
 
-    /// Returns the file's policy, with the marks before it, and the containers that run.
-    fn found(&self, file: &Policy) -> Policy {
-        let mut policy = self.marks.before(&self.triggers.over(file));
+    /// Returns the file's policy as it is at a moment, with the marks before it.
+    fn as_it_is(&self, file: &Policy, now: Timestamp) -> Policy {
+        self.marks.before(&self.triggers.over(&file.open_at(now)))
+    }
+
+    /// Returns the file's policy as it is at a moment, with the marks before it, and the containers that run.
+    fn found(&self, file: &Policy, now: Timestamp) -> Policy {
+        let mut policy = self.as_it_is(file, now);
         let left_out = policy.find_containers(self.heard.containers.borrow().running());
         self.heard.container_metrics.left_out(left_out);
         policy
@@ -315,7 +329,7 @@ impl Control {
     }
 
     fn put_with_edge(&mut self, config: &Config, tls: TlsRules) -> anyhow::Result<()> {
-        let policy = self.marks.before(&self.triggers.over(&config.policy));
+        let policy = self.as_it_is(&config.policy, Timestamp::now());
         self.edge.apply(&config.xdp, &policy)?;
         // First: no flow meets a new rule without its pipeline, or its certificate.
         let pipelines = Arc::new(config.pipelines.clone());
@@ -365,9 +379,12 @@ impl Control {
 
     /// Puts the file's policy into force, with the marks before it.
     fn put(&mut self, file: &Policy) -> anyhow::Result<()> {
-        let policy = self.found(file);
+        let now = Timestamp::now();
+        let policy = self.found(file, now);
         self.install(&policy)?;
         self.stale = false;
+        self.note_windows(file, now);
+        self.told.file.send_replace(Arc::new(file.clone()));
         self.told.policy.send_replace(Arc::new(policy));
         // A flow of a moment ago may still be decided by the old policy: not for its successors.
         self.forget_remembered();

@@ -317,6 +317,7 @@ impl EditState {
                 self.session.uses.comes_back(now, &mut self.session.caller);
             }
             if who == Awaiter::MayUse && response.set_keyspace().is_some() {
+                self.session.caller.keyspace = None;
                 self.session.caller.keyspace_unclear = true;
                 self.session.uses.lose();
             }

@@ -223,3 +223,71 @@ fn a_keyspace_that_is_called_like_the_servers_is_none_of_them() {
         }
     }
 }
+
+/// A Friday at noon by UTC, in µs since 1970, and 23:00 of it.
+const NOON: i64 = 1_795_780_800_000_000;
+const NIGHT: i64 = NOON + 11 * 3_600_000_000;
+
+/// An EXECUTE of this id.
+fn execute(version: u8, id: &[u8]) -> Vec<u8> {
+    let mut body = short_bytes(id);
+    if version == 5 {
+        body.extend(short_bytes(b"of the metadata"));
+    }
+    body.extend([0, 1, 0]);
+    body.extend(vec![0; if version == 5 { 3 } else { 0 }]);
+    body
+}
+
+#[test]
+fn a_guard_is_there_in_its_hours_and_knows_what_was_prepared_outside_of_them() {
+    let settings = "transform = \"guard\"\nrefuse = [\"writes\"]\n\
+                    when = { from = \"22:00\", to = \"06:00\", tz = \"UTC\" }";
+    for kind in KINDS {
+        let version = kind.version;
+        let mut flow = Edits::of(kind, settings);
+        let write = ask(version, "DELETE FROM ks.t WHERE k = 1");
+        // Nobody says what time it is.
+        passes(&mut flow, 1, QUERY, &write).unwrap_err();
+        flow.editor.set_time(NOON);
+        passes(&mut flow, 1, QUERY, &write).unwrap();
+        answered(&mut flow, 1, &1_i32.to_be_bytes());
+        let text = "DELETE FROM ks.t WHERE k = ?";
+        passes(&mut flow, 2, PREPARE, &prepare(version, text, None)).unwrap();
+        answered(&mut flow, 2, &prepared(b"write"));
+        let execute = |id: &[u8]| execute(version, id);
+        for id in [&b"write"[..], b"somebody's"] {
+            passes(&mut flow, 3, EXECUTE, &execute(id)).unwrap();
+            answered(&mut flow, 3, &1_i32.to_be_bytes());
+        }
+        flow.editor.set_time(NIGHT);
+        passes(&mut flow, 4, QUERY, &write).unwrap_err();
+        let (code, message) = passes(&mut flow, 4, EXECUTE, &execute(b"write")).unwrap_err();
+        assert_eq!(code, 0x2200, "{kind:?}: {message}");
+        let (code, _) = passes(&mut flow, 4, EXECUTE, &execute(b"somebody's")).unwrap_err();
+        assert_eq!(code, 0x2500, "{kind:?}: to be prepared again");
+        flow.editor.set_time(NOON);
+        passes(&mut flow, 4, EXECUTE, &execute(b"write")).unwrap();
+    }
+}
+
+#[test]
+fn a_use_that_was_prepared_while_the_guard_was_away_leaves_the_keyspace_unknown() {
+    let settings = "transform = \"guard\"\ntables = [\"shop\"]\n\
+                    when = { from = \"22:00\", to = \"06:00\", tz = \"UTC\" }";
+    for kind in KINDS {
+        let version = kind.version;
+        let mut flow = Edits::of(kind, settings);
+        flow.editor.set_time(NOON);
+        passes(&mut flow, 1, QUERY, &ask(version, "USE shop")).unwrap();
+        answered(&mut flow, 1, &set_keyspace("shop"));
+        passes(&mut flow, 1, PREPARE, &prepare(version, "USE secret", None)).unwrap();
+        answered(&mut flow, 1, &prepared(b"use"));
+        passes(&mut flow, 1, EXECUTE, &execute(version, b"use")).unwrap();
+        answered(&mut flow, 1, &set_keyspace("secret"));
+        flow.editor.set_time(NIGHT);
+        let (_, message) =
+            passes(&mut flow, 1, QUERY, &ask(version, "SELECT * FROM t")).unwrap_err();
+        assert!(message.contains("closed"), "{kind:?}: {message}");
+    }
+}

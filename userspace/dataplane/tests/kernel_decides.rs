@@ -113,6 +113,7 @@ fn rules(
                 shortcut: Shortcut::Neither,
                 taps: None,
                 asks_copies: false,
+                when: None,
                 remember: None,
                 sample: None,
                 holdout: None,

@@ -139,7 +139,9 @@ impl Rule {
         // A rule without clients and destinations is of this host only; one of processes, too.
         let reaches = !later.is_of_elsewhere() || self.is_of_elsewhere();
         let containers = !self.containers.is_empty() && self.containers != later.containers;
+        let is_there = self.when.is_none() || self.when == later.when;
         reaches
+            && is_there
             && !containers
             && each(&self.from, &later.from, is_within)
             && each(&self.to, &later.to, Target::covers)

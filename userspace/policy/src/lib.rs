@@ -18,6 +18,7 @@
 //! - `copies.rs`: which rules need the bytes of a connection, and which are content with copies.
 //! - `containers.rs`, `find_containers.rs`: conditions on containers, and the cgroups in which the
 //!   containers are at the moment.
+//! - `window.rs`: days and hours during which a rule or a step holds.
 //! - `filter.rs`: which entries of a list an operator wants to see; `suggest.rs`: the word that was probably meant.
 //!
 //! **Invariant**: knowing more of a session never changes what was decided.
@@ -44,6 +45,7 @@ mod suggest;
 #[cfg(test)]
 mod tests;
 mod tried;
+mod window;
 
 pub use containers::{
     Container, ContainerConditions, Glob, MAX_CONTAINER_CONDITIONS, MAX_CONTAINER_TEXT_BYTES,
@@ -68,6 +70,7 @@ pub use session::{
 };
 pub use suggest::did_you_mean;
 pub use tried::Tried;
+pub use window::{Timestamp, Window, WindowSettings, WindowState};
 
 /// Rules in one policy; the width of a rule set in the kernel.
 pub const MAX_RULES: usize = 1024;

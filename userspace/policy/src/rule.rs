@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::{
     Candidate, ContainerConditions, Match, NetnsPattern, ProcessPattern, Sample, SessionConditions,
-    Target,
+    Target, Window,
 };
 
 /// A rule's name, as the policy file spells it; `default` for the default.
@@ -174,6 +174,8 @@ pub struct Rule {
     /// The fraction of the rule's flows that are left alone, so that the others can be compared with them; none, when absent.
     /// Only with [`Action::Enrich`], and where the kernel decides.
     pub holdout: Option<Sample>,
+    /// The time during which the rule is there. None: always.
+    pub when: Option<Window>,
 }
 
 /// How much of each frame copies have: what the steps of a rule that only reads need together.

@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use dataplane::{ClientAddr, Untouched};
-use policy::{Action, Candidate, Policy, Rule, Session, SessionKey, Tried};
+use policy::{Action, Candidate, Policy, Rule, Session, SessionKey, Timestamp, Tried};
 use serde_json::{Value, json};
 
 use super::{Admin, aside, failed, json, tail::decoded};
@@ -27,7 +27,9 @@ pub(super) async fn explain(State(admin): State<Admin>, RawQuery(query): RawQuer
                 Session::default(),
             ),
         };
-        Ok(explanation(&policy, &candidate, &session))
+        let mut rules = explanation(&policy, &candidate, &session);
+        add_closed(&mut rules, &policy, &admin.file_policy.borrow());
+        Ok(Value::from(rules))
     };
     match aside(answer).await {
         Ok(Ok(value)) => json(&value),
@@ -104,7 +106,7 @@ fn newcomer(query: &str) -> Result<Candidate, String> {
     }
 }
 
-fn explanation(policy: &Policy, candidate: &Candidate, session: &Session) -> Value {
+fn explanation(policy: &Policy, candidate: &Candidate, session: &Session) -> Vec<Value> {
     let tried = policy.try_each(candidate, session);
     let rules = policy.rules.iter().zip(&tried).map(|(rule, tried)| {
         let (outcome, keys) = told(tried);
@@ -132,7 +134,30 @@ fn explanation(policy: &Policy, candidate: &Candidate, session: &Session) -> Val
     let default = json!({
         "rule": "default", "action": action.as_str(), "path": null, "is_mark": false, "outcome": default, "keys": [],
     });
-    Value::from_iter(rules.chain([default]))
+    rules.chain([default]).collect()
+}
+
+/// Puts the file's rules whose windows are closed where they would stand: behind the last rule of the file before them
+/// that is in force.
+fn add_closed(rules: &mut Vec<Value>, in_force: &Policy, file: &Policy) {
+    let now = Timestamp::now();
+    let marks = in_force.rules.iter().filter(|rule| rule.is_mark).count();
+    for (place, rule) in (marks..).zip(&file.rules) {
+        if !in_force.rules.iter().any(|there| there.name == rule.name) {
+            let window = rule.when.as_ref();
+            let state = window.map(|when| format!("{when}: {}", when.state(now)));
+            let closed = json!({
+                "rule": rule.name.as_str(),
+                "action": rule.action.as_str(),
+                "path": path(rule),
+                "is_mark": false,
+                "outcome": "closed",
+                "keys": ["when"],
+                "window": state,
+            });
+            rules.insert(place.min(rules.len()), closed);
+        }
+    }
 }
 
 /// The path of a rule's flows, as far as the rule alone says.

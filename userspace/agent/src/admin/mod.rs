@@ -36,6 +36,7 @@ use flow::FlowView;
 pub use listeners::{Listeners, register};
 use names::{Came, Names};
 pub use page::Live;
+use policy::Policy;
 use prometheus::{IntCounterVec, Registry, TextEncoder};
 use proxy::ProxyContext;
 use serde::Serialize;
@@ -77,6 +78,8 @@ pub struct Admin {
     pub tail_values: bool,
     /// The samples that pages are told.
     pub live: Arc<Live>,
+    /// The policy of the file, with the rules whose windows are closed.
+    pub file_policy: watch::Receiver<Arc<Policy>>,
 }
 
 /// Pages that read the kernel's tables at the same time; further ones wait.

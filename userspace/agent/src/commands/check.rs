@@ -3,8 +3,8 @@
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use policy::{
-    Action, Candidate, Compression, Container, Decision, Fact, Match, NetnsPattern, PossibleMatch,
-    Protocol, Rule, RuleName, Session, SessionKey,
+    Action, Candidate, Compression, Container, Decision, Fact, Match, NetnsPattern, Policy,
+    PossibleMatch, Protocol, Rule, RuleName, Session, SessionKey, Timestamp,
 };
 use serde_json::{Value, json};
 use tls::{Common, TlsRules};
@@ -13,6 +13,7 @@ use tokio::runtime;
 use super::{
     doubts, live,
     trial::{self, Asked, Tried},
+    windows,
 };
 use crate::{
     cli::CheckArgs,
@@ -41,6 +42,9 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         config.warnings.extend(found.doubts);
         errors.extend(found.errors);
     }
+    let now = args.at.unwrap_or_else(Timestamp::now);
+    let file = config.policy.clone();
+    config.policy = file.open_at(now);
     let explanation = args.to.map(|to| {
         let candidate = Candidate {
             from: args.from,
@@ -52,12 +56,17 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         };
         let common = Common::of(&tls, &config.policy, &candidate, args.tls);
         let tls_ends = args.tls && matches!(common, Common::All(tls) if tls.accept.is_some());
-        explain(&config, &candidate, &session(args, tls_ends), tls_ends)
+        explain(
+            (&config, &file),
+            &candidate,
+            &session(args, tls_ends),
+            tls_ends,
+        )
     });
     let trials = args
         .statement
         .as_deref()
-        .map(|statement| trials(&config, args, statement, explanation.as_ref()));
+        .map(|statement| trials(&config, args, (statement, now), explanation.as_ref()));
     let trials = trials.unwrap_or_default();
     let is_refused = !trials.is_empty() && trials.iter().all(Trial::is_refused);
     let code = match (errors.is_empty(), is_refused) {
@@ -66,13 +75,15 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         (true, false) => ExitCode::SUCCESS,
     };
     let live = match args.live {
-        true => Some(live::rows(&config.policy, &args.admin)?),
+        true => Some(live::rows(&file, &args.admin, now)?),
         false => None,
     };
     if args.json {
         let mut checked = as_json(args, &config, &errors, explanation.as_ref(), &trials);
         if let Some(fields) = checked.as_object_mut() {
             fields.insert("live".to_owned(), live::json(live.as_deref()));
+            fields.insert("rules".to_owned(), file.rules.len().into());
+            fields.insert("windows".to_owned(), windows::json(&file, now));
         }
         println!("{checked}");
         return Ok(code);
@@ -86,12 +97,9 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     match explanation {
         None if !errors.is_empty() => {}
         None => {
-            println!(
-                "{}: ok, {} rules",
-                args.file.display(),
-                config.policy.rules.len()
-            );
-            for said in config.policy.rules.iter().filter_map(held_out) {
+            println!("{}: ok, {} rules", args.file.display(), file.rules.len());
+            print!("{}", windows::text(&file, now));
+            for said in file.rules.iter().filter_map(held_out) {
                 println!("  {said}");
             }
         }
@@ -111,11 +119,12 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 fn trials(
     config: &Config,
     args: &CheckArgs,
-    statement: &str,
+    (statement, now): (&str, Timestamp),
     explanation: Option<&Explanation>,
 ) -> Vec<Trial> {
     let asked = Asked {
         statement: statement.to_owned(),
+        unix_us: now.as_microsecond(),
         user: args.user.clone(),
         keyspace: args.keyspace.clone(),
         client: args
@@ -322,8 +331,9 @@ struct Possible {
     held_out: Option<String>,
 }
 
+/// Explains by the rules of `config`, which are there now; the file has others, too.
 fn explain(
-    config: &Config,
+    (config, file): (&Config, &Policy),
     candidate: &Candidate,
     session: &Session,
     tls_ends: bool,
@@ -351,12 +361,22 @@ fn explain(
             }
         })
         .collect();
-    let last = possible.last().and_then(|possible| possible.met.index);
-    let before = policy.rules.iter().take(last.unwrap_or(policy.rules.len()));
+    let last = possible.last().map(|possible| possible.met.rule.clone());
+    let before = file
+        .rules
+        .iter()
+        .take_while(|rule| Some(&rule.name) != last.as_ref());
+    let is_there = |rule: &Rule| policy.rules.iter().any(|there| there.name == rule.name);
     Explanation {
         at_connect,
         passed_over: before
-            .filter_map(|rule| Some((rule.name.to_string(), missed(rule, candidate, session)?)))
+            .filter_map(|rule| {
+                let key = match is_there(rule) {
+                    true => missed(rule, candidate, session)?,
+                    false => "when",
+                };
+                Some((rule.name.to_string(), key))
+            })
             .collect(),
         possible,
         backends: policy
@@ -546,7 +566,6 @@ fn as_json(
 ) -> Value {
     json!({
         "file": args.file,
-        "rules": config.policy.rules.len(),
         "warnings": config.warnings,
         "errors": errors,
         "match": explanation.map(Explanation::json),

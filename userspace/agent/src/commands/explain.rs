@@ -208,6 +208,7 @@ fn row(rule: &Value) -> Vec<String> {
         "unknowable" => format!("does not hold: nobody will know {keys}, and its `fail` is open"),
         "misses" => format!("does not hold: {keys}"),
         "otherwise" => "decides otherwise".to_owned(),
+        "closed" => format!("not there now: {}", shown(rule, "window")),
         _ => "not reached: an earlier rule decides".to_owned(),
     };
     let name = match rule.get("is_mark").and_then(Value::as_bool) {

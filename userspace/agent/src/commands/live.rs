@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use policy::{Doubt, Policy};
+use policy::{Doubt, Policy, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -53,16 +53,16 @@ impl Counts {
     }
 }
 
-/// Asks the agent at `admin`. Rules in the file's order, then those that only the agent has.
+/// Asks the agent at `admin`. `now` is for rules with a window. Rules in the file's order, then those that only the agent has.
 ///
 /// # Errors
 /// Nobody answers there.
-pub(super) fn rows(policy: &Policy, admin: &Endpoint) -> anyhow::Result<Vec<Row>> {
+pub(super) fn rows(policy: &Policy, admin: &Endpoint, now: Timestamp) -> anyhow::Result<Vec<Row>> {
     let mut counts = counted(&get(admin, "/metrics")?);
     for flow in list(admin, &get(admin, "/flows")?)? {
         counts.entry(shown(&flow, "rule")).or_default().flows += 1;
     }
-    Ok(joined(policy, counts))
+    Ok(joined(policy, counts, now))
 }
 
 /// The sums of the metrics' samples, by rule.
@@ -89,7 +89,7 @@ fn counted(metrics: &str) -> BTreeMap<String, Counts> {
     counts
 }
 
-fn joined(policy: &Policy, mut counts: BTreeMap<String, Counts>) -> Vec<Row> {
+fn joined(policy: &Policy, mut counts: BTreeMap<String, Counts>, now: Timestamp) -> Vec<Row> {
     let doubts = policy.doubts();
     let rules = policy.rules.iter().map(|rule| {
         let name = rule.name.as_str();
@@ -103,6 +103,9 @@ fn joined(policy: &Policy, mut counts: BTreeMap<String, Counts>) -> Vec<Row> {
             }
             _ => None,
         });
+        let window = rule.when.as_ref().map(|when| (when, when.state(now)));
+        let closed = window.filter(|(_, state)| !state.is_open);
+        let closed = closed.map(|(when, state)| format!("{state} ({when})"));
         let never = || {
             counts
                 .is_zero()
@@ -111,7 +114,7 @@ fn joined(policy: &Policy, mut counts: BTreeMap<String, Counts>) -> Vec<Row> {
         Row {
             rule: name.to_owned(),
             action: Some(rule.action.as_str()),
-            note: doubt.or_else(never),
+            note: doubt.or(closed).or_else(never),
             counts,
         }
     });

@@ -27,3 +27,4 @@ mod table;
 pub mod tail;
 pub mod top;
 mod trial;
+mod windows;

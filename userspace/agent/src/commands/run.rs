@@ -21,7 +21,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use dataplane::{Dataplane, IncomingListener, Splicer};
 use flow::Flows;
-use policy::Policy;
+use policy::{Policy, Timestamp};
 use proxy::{
     self, Admission, Choice, ProxyContext, QuotaLimits, Unsettled,
     paths::{PathsAvailable, Splicing},
@@ -98,9 +98,11 @@ pub fn run(file: &Path, format: Option<LogFormat>, dry: bool) -> anyhow::Result<
 /// Serves. `max_flows`: as many as this host allows of those that the file wants.
 async fn serve(file: &Path, mut config: Config, log: Log, max_flows: usize) -> anyhow::Result<()> {
     let doors = Doors::open(&config).await?;
+    let file_policy = config.policy.clone();
+    config.policy = file_policy.open_at(Timestamp::now());
     let mut early = Early::make(&mut config, max_flows).await?;
     let attached = attach(&config, &mut early)?;
-    Serving::assemble(file, config, log, doors, early, attached)?
+    Serving::assemble(file, config, file_policy, log, doors, early, attached)?
         .run()
         .await
 }
@@ -132,12 +134,14 @@ impl Serving {
     fn assemble(
         file: &Path,
         config: Config,
+        file_policy: Policy,
         log: Log,
         doors: Doors,
         early: Early,
         attachment: Attachment,
     ) -> anyhow::Result<Self> {
-        let (told, heard_by_flows) = tell(&config, early.tls, attachment.give_listener);
+        let (told, heard_by_flows) =
+            tell(&config, &file_policy, early.tls, attachment.give_listener);
         let (backends, asked_of_backends, tell_choice) = Backends::new();
         let choice = backends.choice();
         let shared = Arc::new(ProxyContext {
@@ -191,9 +195,10 @@ impl Serving {
             containers: early.containers.book(),
             tail_values: config.tail_values,
             live: Arc::default(),
+            file_policy: heard_by_flows.file,
         };
         let shown = doors.admin.shown();
-        let (cgroup, rules) = (early.options.cgroup, config.policy.rules.len());
+        let (cgroup, rules) = (early.options.cgroup, file_policy.rules.len());
         let (workers, splicing) = (config.workers, config.splice);
         let (control_path, admin_hosts) = (config.control.clone(), config.admin_hosts.clone());
         // Looks at the file before anybody is told that changes to it are seen.
@@ -210,6 +215,10 @@ impl Serving {
             container_metrics: early.container_metrics,
         };
         let dataplane = early.attached.clone();
+        let config = Config {
+            policy: file_policy,
+            ..config
+        };
         let control = Control::new(
             file.to_owned(),
             config,
@@ -391,6 +400,7 @@ fn start_tap(
 /// The receivers of what is in force, for flows.
 struct InForce {
     policy: watch::Receiver<Arc<Policy>>,
+    file: watch::Receiver<Arc<Policy>>,
     pipelines: watch::Receiver<Arc<Pipelines>>,
     tls: watch::Receiver<Arc<TlsRules>>,
     health: watch::Receiver<HealthCheck>,
@@ -399,15 +409,18 @@ struct InForce {
 /// Makes the channels by which changes of the file become known.
 fn tell(
     config: &Config,
+    file_policy: &Policy,
     tls: TlsRules,
     incoming_listeners: mpsc::UnboundedSender<IncomingListener>,
 ) -> (Told, InForce) {
     let (policy, policy_in_force) = watch::channel(Arc::new(config.policy.clone()));
+    let (file, file_in_force) = watch::channel(Arc::new(file_policy.clone()));
     let (pipelines, pipelines_in_force) = watch::channel(Arc::new(config.pipelines.clone()));
     let (tls, tls_in_force) = watch::channel(Arc::new(tls));
     let (health, health_in_force) = watch::channel(config.health.clone());
     let told = Told {
         policy,
+        file,
         pipelines,
         tls,
         health,
@@ -415,6 +428,7 @@ fn tell(
     };
     let in_force = InForce {
         policy: policy_in_force,
+        file: file_in_force,
         pipelines: pipelines_in_force,
         tls: tls_in_force,
         health: health_in_force,

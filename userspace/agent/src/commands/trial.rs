@@ -1,8 +1,6 @@
 //! A statement, shown to a pipeline as a client would send it: what becomes of it is said by the very code that
 //! carries flows.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use cql::{Consistency, StreamId};
 use cql_edit::{Caller, Editor, Log, Pipeline, Unseen};
 use serde_json::{Value, json};
@@ -37,6 +35,8 @@ pub(super) struct Asked {
     pub statement: String,
     pub user: Option<String>,
     pub keyspace: Option<String>,
+    /// The time by the wall clock, in µs since 1970.
+    pub unix_us: i64,
     pub client: String,
     pub process: Option<String>,
     pub cgroup: Option<String>,
@@ -75,7 +75,7 @@ pub(super) fn try_out(pipeline: Pipeline, rule: &str, asked: &Asked, prepared: b
     };
     let mut notes = Notes::default();
     let mut editor = Editor::new(pipeline, caller);
-    editor.set_time(unix_us());
+    editor.set_time(asked.unix_us);
     log_in(&mut editor, asked.user.as_deref(), &mut notes);
     let sent = match prepared {
         true => frame(VERSION, PREPARE, &long_string(&asked.statement)),
@@ -93,12 +93,6 @@ pub(super) fn try_out(pipeline: Pipeline, rule: &str, asked: &Asked, prepared: b
     };
     let notes = notes.0;
     Tried { fate, notes }
-}
-
-/// The wall clock, in µs since 1970.
-fn unix_us() -> i64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    since_epoch.map_or(0, |since| since.as_micros() as i64)
 }
 
 /// Has the editor see a log-in, as this user or as nobody.

@@ -8,7 +8,7 @@ use dataplane::{
 };
 use policy::{
     Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule,
-    RuleName, Sample, SessionConditions, Shortcut,
+    RuleName, Sample, SessionConditions, Shortcut, Window, WindowSettings,
 };
 use proxy::paths::Splicing;
 use steps::pipelines::Pipelines;
@@ -285,6 +285,7 @@ pub(super) fn rule(
         })?,
         taps: None,
         asks_copies: false,
+        when: raw.when.as_ref().map(window).transpose()?,
         remember: raw
             .remember
             .map(|lasts| remember::lasts(&lasts, action, *asks))
@@ -295,6 +296,12 @@ pub(super) fn rule(
         // Which rules are only read is known when all are.
         holdout: None,
     })
+}
+
+/// The days and hours during which a rule is there.
+fn window(when: &Spanned<WindowSettings>) -> Result<Window, Flaw> {
+    let built = when.get_ref().build();
+    built.map_err(|message| Flaw::new(when.span(), format!("rule.{message}")))
 }
 
 fn process(text: &Spanned<String>) -> Result<ProcessPattern, Flaw> {

@@ -322,6 +322,20 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_that_may_be_gone_does_not_shield_a_session_rule_from_those_behind_it() {
+        let asks = "user = [\"a\"]\naction = \"bypass\"";
+        let inline = "action = \"enrich\"\npath = \"inline\"";
+        for (when, is_tap) in [
+            ("", true),
+            ("\nwhen = { days = \"mon\", tz = \"UTC\" }", false),
+        ] {
+            let between = format!("action = \"bypass\"{when}");
+            let config = config(&[asks, &between, inline]).unwrap();
+            assert_eq!(config.policy.rules[0].asks_copies, is_tap, "{when}");
+        }
+    }
+
+    #[test]
     fn copies_have_as_much_as_the_steps_need_together() {
         let needs = [
             ("", TapDepth::Frames),

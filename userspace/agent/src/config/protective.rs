@@ -255,6 +255,27 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_that_is_not_always_there_hides_only_what_is_not_there_either() {
+        let rule = |name: &str, days: &str| {
+            let when = format!("when = {{ days = {days:?}, tz = \"UTC\" }}\n");
+            let when = if days.is_empty() { "" } else { &when };
+            rule(
+                name,
+                &format!("to = [\":9042\"]\naction = \"bypass\"\n{when}"),
+            )
+        };
+        for (first, second, hidden) in [
+            ("", "mon", 1),
+            ("mon", "mon", 1),
+            ("mon", "tue", 0),
+            ("mon", "", 0),
+        ] {
+            let said = escapes(&(rule("first", first) + &rule("second", second)));
+            assert_eq!(said.len(), hidden, "{first} {second}: {said:?}");
+        }
+    }
+
+    #[test]
     fn a_rule_that_never_holds_is_named() {
         for (keys, a, b) in [
             ("from = [\"10.0.0.0/8\"]\nuid = [1]", "`from`", "`uid`"),

@@ -11,6 +11,7 @@ use dataplane::{
 };
 use policy::{
     Action, Compression, Fail, MAX_BACKENDS, MAX_CONTAINER_CONDITIONS, MAX_RULES, Protocol,
+    WindowSettings,
 };
 use serde::Deserialize;
 use toml::Spanned;
@@ -391,6 +392,10 @@ pub(super) struct RawRule {
         extend("title" = "share from 0% to 50%", "examples" = ["5%"])
     )]
     pub holdout: Option<Spanned<String>>,
+    /// Days and hours during which the rule is there. Outside of them it is as if the file did not have it: new connections
+    /// meet the rules behind it, and running ones stay what they are, as after a reload.
+    #[schemars(with = "Option<WindowSettings>")]
+    pub when: Option<Spanned<WindowSettings>>,
     /// When a rule that observes has new connections enriched. Needs `action = "observe"`.
     #[schemars(with = "Option<RawTrigger>")]
     pub trigger: Option<Spanned<RawTrigger>>,
@@ -591,6 +596,7 @@ impl RawRule {
             remember: None,
             sample: None,
             holdout: None,
+            when: None,
             trigger: None,
             pipeline: Vec::new(),
         }

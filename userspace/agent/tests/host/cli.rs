@@ -104,6 +104,40 @@ fn check_explains_which_rule_a_connection_meets() {
 }
 
 #[test]
+fn check_says_which_rules_are_there_at_a_time() {
+    let policy = file(
+        "[[rule]]\nname = \"nightly\"\nto = [\":9042\"]\naction = \"deny\"\nfail = \"closed\"\n\
+         when = { days = \"mon-fri\", from = \"22:00\", to = \"06:00\", tz = \"Europe/Berlin\" }\n\
+         [[rule]]\nname = \"all\"\nto = [\":9042\"]\naction = \"enrich\"\n",
+    );
+    let check = |at: &str, rest: &[&str]| {
+        let args = [&["check", path(&policy), "--at", at], rest].concat();
+        String::from_utf8(underpass(&args).stdout).unwrap()
+    };
+    let (night, day) = ("2026-11-27T22:30:00+01:00", "2026-11-27T12:00:00+01:00");
+    assert!(
+        check(night, &[]).contains(
+            "ok, 2 rules\n  rule nightly: open until 2026-11-28 06:00 +01:00 (mon-fri 22:00-06:00 Europe/Berlin)\n"
+        ),
+        "{}",
+        check(night, &[])
+    );
+    assert!(check(day, &[]).contains("rule nightly: closed until 2026-11-27 22:00 +01:00"));
+    let to = ["--to", "10.1.2.3:9042"];
+    assert!(check(night, &to).starts_with("nightly: deny"));
+    let met = check(day, &to);
+    assert!(met.starts_with("all: enrich"), "{met}");
+    assert!(
+        met.contains("passed over: nightly, whose `when` does not hold"),
+        "{met}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&check(day, &["--json"])).unwrap();
+    assert_eq!(json["windows"][0]["is_open"], false);
+    assert_eq!(json["windows"][0]["until"], "2026-11-27T21:00:00Z");
+    assert_eq!(json["rules"], 2);
+}
+
+#[test]
 fn check_says_what_stands_behind_a_virtual_address() {
     let text = "[[rule]]\nname = \"v\"\nto = [\"10.9.0.10:9042\"]\naction = \"bypass\"\n\
                 backends = [\"10.1.0.1:9042\", \"10.1.0.2:9042\"]\n";

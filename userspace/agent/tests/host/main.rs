@@ -30,3 +30,4 @@ mod package;
 mod quotas;
 mod service_manager;
 mod topologies;
+mod windows;

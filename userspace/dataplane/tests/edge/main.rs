@@ -112,6 +112,7 @@ pub(crate) fn rule(name: &str, from: &[&str], to: &[&str], action: Action) -> Ru
         shortcut: policy::Shortcut::Neither,
         taps: None,
         asks_copies: false,
+        when: None,
         remember: None,
         sample: None,
         holdout: None,

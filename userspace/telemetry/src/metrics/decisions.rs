@@ -83,13 +83,15 @@ impl SessionMetrics {
     }
 }
 
-/// Marks and triggers: what changes flows while the agent runs.
+/// Marks, triggers and windows: what changes flows while the agent runs.
 #[derive(Clone, Debug)]
 pub struct MarkMetrics {
     /// Active marks.
     pub active: IntGauge,
     /// 1 for rules whose trigger is on, 0 for others that have one.
     pub triggered: IntGaugeVec,
+    /// 1 for rules whose window is open, 0 for others that have one.
+    pub window_open: IntGaugeVec,
     /// Running flows that a mark matched, by outcome.
     pub flows: IntCounterVec,
 }
@@ -106,9 +108,18 @@ impl MarkMetrics {
             &["rule"],
         )?;
         registry.register(Box::new(triggered.clone()))?;
+        let window_open = IntGaugeVec::new(
+            Opts::new(
+                "underpass_window_open",
+                "1 while the rule's window (`when`) is open, else 0: the rule is as if it were not there.",
+            ),
+            &["rule"],
+        )?;
+        registry.register(Box::new(window_open.clone()))?;
         Ok(Self {
             active,
             triggered,
+            window_open,
             flows: counters(
                 registry,
                 "underpass_marked_flows_total",
@@ -122,5 +133,6 @@ impl MarkMetrics {
     /// Makes metrics whose labels are a policy's show up: for documentation.
     pub(super) fn declare_for_docs(&self) {
         self.triggered.with_label_values(&[""]);
+        self.window_open.with_label_values(&[""]);
     }
 }

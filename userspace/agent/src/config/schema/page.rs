@@ -23,12 +23,16 @@ Key names with `_ms`, `_bytes` and the like say the unit of a number.
 ";
 
 /// Tables of the file, as a user writes them, with the place of their schemas.
-const TABLES: [(&str, &str); 11] = [
+const TABLES: [(&str, &str); 12] = [
     ("[agent]", "/properties/agent"),
     ("[[rule]]", "/properties/rule/items"),
     (
         "`trigger` of a rule",
         "/properties/rule/items/properties/trigger",
+    ),
+    (
+        "`when` of a rule or of a step",
+        "/properties/rule/items/properties/when",
     ),
     (
         "`tls` of a rule",

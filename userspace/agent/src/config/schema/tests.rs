@@ -96,6 +96,12 @@ fn tables(schema: &Value) -> Vec<Table> {
             json!({"p99_ms": 5, "for": "30s"}),
             |t| json!({"rule": [{"name": "r", "action": "observe", "trigger": t}]}),
         ),
+        table(
+            "rule.when",
+            "/properties/rule/items/properties/when",
+            json!({"days": "mon", "from": "05:00", "to": "23:00", "tz": "UTC"}),
+            |t| json!({"rule": [{"name": "r", "action": "bypass", "when": t}]}),
+        ),
     ];
     for step in at(STEPS).as_array().unwrap() {
         let name = name_of(step).to_owned();
@@ -460,6 +466,7 @@ fn whole(text: &str) -> String {
     };
     match key.split([' ', '=']).next().unwrap_or_default() {
         "trigger" => rule("observe"),
+        "when" => rule("bypass"),
         // A file of keys.
         "active" => String::new(),
         "pipeline" | "tls" | "upstream_tls" => rule("enrich"),

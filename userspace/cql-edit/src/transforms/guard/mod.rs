@@ -6,6 +6,7 @@ mod objection;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use policy::{Timestamp, Window, WindowSettings};
 use serde::Deserialize;
 
 pub use self::judge::Reason;
@@ -27,6 +28,8 @@ pub struct GuardSettings {
     /// Whether statements are refused, or only counted.
     #[serde(default)]
     pub mode: Mode,
+    /// Days and hours during which the guard is there ([`when`](#when-of-a-rule-or-of-a-step)). Without this key: always.
+    pub when: Option<WindowSettings>,
     /// Kinds of statements that are refused.
     #[serde(default)]
     pub refuse: Vec<Kind>,
@@ -111,6 +114,7 @@ mod tests;
 struct Guard {
     judge: Judge,
     mode: Mode,
+    when: Option<Window>,
     prepared: Prepared<Option<Objection>>,
     cache: Mutex<HashMap<Box<[u8]>, Arc<Analysis>>>,
 }
@@ -118,9 +122,11 @@ struct Guard {
 impl GuardSettings {
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         let mode = self.mode;
+        let when = self.when.as_ref().map(WindowSettings::build).transpose()?;
         Ok(Arc::new(Guard {
             judge: Judge::new(self)?,
             mode,
+            when,
             prepared: Prepared::default(),
             cache: Mutex::default(),
         }))
@@ -143,6 +149,26 @@ impl Guard {
         }
         cache.insert(text.into(), analysis.clone());
         analysis
+    }
+
+    /// Whether the guard is there for a request. Where nobody says what time it is, it is.
+    fn is_there(&self, request: &Request<'_>) -> bool {
+        let now = || Timestamp::from_microsecond(request.unix_us()?).ok();
+        let is_open = |when: &Window| now().is_none_or(|now| when.is_open(now));
+        self.when.as_ref().is_none_or(is_open)
+    }
+
+    /// Lets a request pass for which the guard is not there, and learns what it prepares: it may be executed when the guard
+    /// is.
+    fn looks_on(&self, request: &mut Request<'_>, caller: &Caller) {
+        match self.judged(request, caller) {
+            // The guard cannot tell which keyspace the flow is in, if this is a USE.
+            Err(_) if request.opcode() == Opcode::Execute => request.may_be_use(),
+            Ok(objection) if request.opcode() == Opcode::Prepare && !self.is_use(request) => {
+                request.await_response(self.prepared.goes_out(objection));
+            }
+            Err(_) | Ok(_) => {}
+        }
     }
 
     fn refused(&self, objection: &Objection, caller: &Caller) -> Outcome {
@@ -236,6 +262,10 @@ impl Transform for Guard {
     }
 
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
+        if !self.is_there(request) {
+            self.looks_on(request, caller);
+            return Outcome::Pass;
+        }
         if request.opcode() == Opcode::Prepare && self.is_use(request) {
             return self.refused(&not_understood(), caller);
         }
