@@ -130,6 +130,9 @@ enum up_limit {
 	UP_TAP_PIECE_BYTES = 32768,
 	/* Records of a packet at most: BIG TCP has packets of 512 KiB, and it is doubled. */
 	UP_MAX_TAP_PIECES = 32,
+	/* Flows that are compared with each that is held out. More would narrow the interval of the difference by a tenth
+	 * at most, and each of them costs room, inline a meter as well. */
+	UP_TREATED_PER_HELD_OUT = 4,
 	/* By the low bits of a flow's cookie; a power of two. Readers share them out among themselves. */
 	UP_TAP_SLOTS = 4,
 };
@@ -139,6 +142,18 @@ enum up_action {
 	UP_ACTION_ENRICH = 1,
 	UP_ACTION_DENY = 2,
 	UP_ACTION_OBSERVE = 3,
+};
+
+/* The group of the overhead ledger that a connection was drawn into. */
+enum up_group {
+	/* None: its rule holds nothing out, or there are others enough to compare. */
+	UP_GROUP_NONE = 0,
+	/* Left alone, for comparison. */
+	UP_GROUP_HELD_OUT = 1,
+	/* Treated as its rule says. */
+	UP_GROUP_TREATED = 2,
+	/* Likewise, in the agent: it is metered for the ledger alone. */
+	UP_GROUP_TREATED_INLINE = 3,
 };
 
 enum up_fail {
@@ -340,6 +355,8 @@ struct up_rule {
 	__u8 pad;
 	/* So many of 2^32 flows come to the agent, the others are left alone; 0: all do. */
 	__u32 sample;
+	/* So many of 2^32 flows are left alone, so that the others can be compared with them; 0: there is no ledger. */
+	__u32 holdout;
 };
 
 /* Which backend of a rule a new connection goes to: each slot holds the number of one, or
@@ -464,7 +481,9 @@ struct up_connect {
 	__u8 taps;
 	/* No quota holds for its opener. */
 	__u8 unlimited;
-	__u8 pad[2];
+	/* An up_group. */
+	__u8 group;
+	__u8 pad[1];
 	/* The cgroup whose quota it counts for. */
 	__u64 holder_cgroup_id;
 };
@@ -1068,7 +1087,7 @@ _Static_assert(UP_RULE_WORDS * 64 == UP_MAX_RULES, "a bit for each rule");
 _Static_assert((UP_BACKEND_SLOTS & (UP_BACKEND_SLOTS - 1)) == 0, "a mask draws a lot");
 _Static_assert(sizeof(struct up_backend_slots) == UP_BACKEND_SLOTS, "up_backend_slots");
 _Static_assert(UP_MAX_BACKENDS <= UP_NO_BACKEND, "a lot names every backend");
-_Static_assert(sizeof(struct up_rule) == 12, "up_rule");
+_Static_assert(sizeof(struct up_rule) == 16, "up_rule");
 _Static_assert(sizeof(struct up_endpoint) == 20, "up_endpoint");
 _Static_assert(sizeof(struct up_target_key) == 28, "up_target_key");
 _Static_assert(sizeof(struct up_source_key) == 24, "up_source_key");

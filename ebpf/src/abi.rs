@@ -179,6 +179,9 @@ pub const TAP_PIECE_BYTES: u32 = 32768;
 /// `UP_MAX_TAP_PIECES` of `enum up_limit` in abi.h.
 pub const MAX_TAP_PIECES: u32 = 32;
 
+/// `UP_TREATED_PER_HELD_OUT` of `enum up_limit` in abi.h.
+pub const TREATED_PER_HELD_OUT: u32 = 4;
+
 /// `UP_TAP_SLOTS` of `enum up_limit` in abi.h.
 pub const TAP_SLOTS: u32 = 4;
 
@@ -193,6 +196,18 @@ pub const ACTION_DENY: u32 = 2;
 
 /// `UP_ACTION_OBSERVE` of `enum up_action` in abi.h.
 pub const ACTION_OBSERVE: u32 = 3;
+
+/// `UP_GROUP_NONE` of `enum up_group` in abi.h.
+pub const GROUP_NONE: u32 = 0;
+
+/// `UP_GROUP_HELD_OUT` of `enum up_group` in abi.h.
+pub const GROUP_HELD_OUT: u32 = 1;
+
+/// `UP_GROUP_TREATED` of `enum up_group` in abi.h.
+pub const GROUP_TREATED: u32 = 2;
+
+/// `UP_GROUP_TREATED_INLINE` of `enum up_group` in abi.h.
+pub const GROUP_TREATED_INLINE: u32 = 3;
 
 /// `UP_FAIL_OPEN` of `enum up_fail` in abi.h.
 pub const FAIL_OPEN: u32 = 0;
@@ -948,10 +963,12 @@ pub struct Rule {
     pub pad: u8,
     /// In C: `__u32`.
     pub sample: u32,
+    /// In C: `__u32`.
+    pub holdout: u32,
 }
 
 const _: () = {
-    assert!(size_of::<Rule>() == 12);
+    assert!(size_of::<Rule>() == 16);
     assert!(offset_of!(Rule, action) == 0);
     assert!(offset_of!(Rule, fail) == 1);
     assert!(offset_of!(Rule, shortcut) == 2);
@@ -961,6 +978,7 @@ const _: () = {
     assert!(offset_of!(Rule, protects) == 6);
     assert!(offset_of!(Rule, pad) == 7);
     assert!(offset_of!(Rule, sample) == 8);
+    assert!(offset_of!(Rule, holdout) == 12);
 };
 
 /// `struct up_backend_slots` in abi.h.
@@ -1222,8 +1240,10 @@ pub struct Connect {
     pub taps: u8,
     /// In C: `__u8`.
     pub unlimited: u8,
-    /// In C: `__u8[2]`.
-    pub pad: [u8; 2],
+    /// In C: `__u8`.
+    pub group: u8,
+    /// In C: `__u8[1]`.
+    pub pad: [u8; 1],
     /// In C: `__u64`.
     pub holder_cgroup_id: u64,
 }
@@ -1240,7 +1260,8 @@ const _: () = {
     assert!(offset_of!(Connect, generation) == 99);
     assert!(offset_of!(Connect, taps) == 100);
     assert!(offset_of!(Connect, unlimited) == 101);
-    assert!(offset_of!(Connect, pad) == 102);
+    assert!(offset_of!(Connect, group) == 102);
+    assert!(offset_of!(Connect, pad) == 103);
     assert!(offset_of!(Connect, holder_cgroup_id) == 104);
 };
 
@@ -2705,6 +2726,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("protects", offset_of!(Rule, protects)),
             ("pad", offset_of!(Rule, pad)),
             ("sample", offset_of!(Rule, sample)),
+            ("holdout", offset_of!(Rule, holdout)),
         ],
     ),
     (
@@ -2824,6 +2846,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("generation", offset_of!(Connect, generation)),
             ("taps", offset_of!(Connect, taps)),
             ("unlimited", offset_of!(Connect, unlimited)),
+            ("group", offset_of!(Connect, group)),
             ("pad", offset_of!(Connect, pad)),
             ("holder_cgroup_id", offset_of!(Connect, holder_cgroup_id)),
         ],

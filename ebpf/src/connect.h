@@ -7,7 +7,8 @@
  * flow's rule up and leaves the socket alone (bypass; observe marks it for the meter), refuses it (deny: EPERM), or
  * sends it to the agent's listener (enrich) and keeps the original destination with the
  * socket. What dials a virtual address and is not sent to the agent goes to a backend (balance.h). Where the session decides, and has decided of another connection of the process, it is
- * left alone (recall.h).
+ * left alone (recall.h). Of a rule with a holdout some flows are left alone and metered, as its others are, so that
+ * `underpass overhead` can compare them.
  *
  * Reads settings, netns_agents, full_quotas, shortcut_limits, policies, rules, targets, uids, processes, cgroups, namespaces,
  * remembered, backend_slots, backends. Writes
@@ -120,6 +121,7 @@ static __always_inline void describe(struct up_connect *connect, struct bpf_sock
 	connect->slot = d->slot;
 	connect->generation = d->generation;
 	connect->taps = d->taps;
+	connect->group = d->group;
 }
 
 static __always_inline int keep_flow(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
@@ -159,6 +161,26 @@ static __always_inline void observe(struct bpf_sock_addr *ctx, struct bpf_sock *
 		describe(&o->connect, ctx, dst, d, comm);
 	else
 		count_cause(UP_CAUSE_NO_MEMORY);
+}
+
+/* Draws whether this flow is left alone so that others of its rule can be compared with it, and which those are. Nothing is
+ * held out that cannot be compared. */
+static __always_inline void draw_group(const struct up_agent_settings *s, struct decision *d)
+{
+	__u64 drawn;
+
+	if (!d->holdout || s->unmetered || d->drawn_out)
+		return;
+	drawn = bpf_get_prandom_u32();
+	if (drawn >= (__u64)d->holdout * (1 + UP_TREATED_PER_HELD_OUT))
+		return;
+	if (drawn >= d->holdout) {
+		d->group = d->action == UP_ACTION_ENRICH ? UP_GROUP_TREATED_INLINE : UP_GROUP_TREATED;
+		return;
+	}
+	d->group = UP_GROUP_HELD_OUT;
+	d->action = UP_ACTION_OBSERVE;
+	d->taps = UP_TAP_NOTHING;
 }
 
 /* Why a flow from here cannot take the shortcut, or UP_CAUSES when it can. */
@@ -284,6 +306,7 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 		return ALLOW;
 	if (d.drawn_out)
 		d.action = UP_ACTION_BYPASS;
+	draw_group(s, &d);
 	if (d.action == UP_ACTION_ENRICH)
 		cause = elsewhere(sk, dst);
 	if (d.action == UP_ACTION_ENRICH && cause == UP_CAUSES)
@@ -323,6 +346,8 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 		cause = UP_CAUSE_NO_MEMORY;
 	if (cause == UP_CAUSES && o) {
 		count_outcome(&d, UP_OUTCOME_INTERCEPTED);
+		if (d.group)
+			observe(ctx, sk, s, dst, &d, comm);
 		*to = dst->family == 4 ? &o->listener4 : &o->listener6;
 		return ALLOW;
 	}

@@ -60,6 +60,10 @@ struct decision {
 	/* As a rule's. */
 	__u8 protects;
 	__u8 taps;
+	/* An up_group, of what this host opens. */
+	__u8 group;
+	/* As a rule's. */
+	__u32 holdout;
 };
 
 /* Bits of a target key before the address. */
@@ -308,6 +312,7 @@ static __always_inline int obey(const struct up_agent_settings *s, __u32 generat
 	d->recalls = rule->recalls;
 	d->protects = rule->protects;
 	d->taps = rule->taps;
+	d->holdout = rule->holdout;
 	/* Nobody would get a copy: it is read in the agent. */
 	if (s->unmetered && rule->taps)
 		d->action = UP_ACTION_ENRICH;

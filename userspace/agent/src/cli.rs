@@ -159,6 +159,16 @@ pub enum Command {
         #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
     },
+    /// Show what underpass costs: latency and errors of connections that a rule treats, compared with those that it leaves alone for
+    /// this (`holdout`)
+    Overhead {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
+        #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+        admin: Endpoint,
+    },
     /// List the databases behind virtual addresses, with their health
     Backends {
         /// Print JSON
@@ -383,6 +393,7 @@ pub fn main() -> ExitCode {
             filter,
             admin,
         } => commands::denied::run(json, &filter, &admin),
+        Command::Overhead { json, admin } => commands::overhead::run(json, &admin),
         Command::Backends { json, admin } => commands::backends::list(json, &admin),
         Command::Backend {
             backend,

@@ -26,6 +26,7 @@ pub mod log;
 pub mod marks;
 pub mod namespaces;
 pub mod observed;
+pub mod overhead;
 pub mod process_metrics;
 pub mod remembered;
 mod seconds;

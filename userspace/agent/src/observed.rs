@@ -93,6 +93,11 @@ impl ObservedView {
         };
         let tap = Path::Tap.as_str();
         let (action, path, how) = match (flow.is_tapped, flow.is_left_out) {
+            (false, _) if flow.is_held_out => (
+                Action::Enrich,
+                PATH,
+                "; left alone by `holdout`, so that others can be compared with it",
+            ),
             (false, _) => (Action::Observe, PATH, ""),
             (true, false) => (Action::Enrich, tap, "; every step only reads, so copies do"),
             (true, true) => (
@@ -431,6 +436,7 @@ mod tests {
             is_undecided: false,
             was_running: false,
             is_left_out: false,
+            is_held_out: false,
             rule: RuleName::new("r"),
             age: Duration::from_millis(1500),
         };

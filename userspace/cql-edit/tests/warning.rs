@@ -76,7 +76,7 @@ prop_compose! {
     }
 }
 
-/// What the client gets of the frames, without compression.
+/// Frames that the client gets of these, without compression.
 fn gets(flow: &mut Edits, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let kind = flow.kind;
     let got = flow.responses(&kind.wrap(frames));

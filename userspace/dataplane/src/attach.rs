@@ -30,6 +30,7 @@ use crate::{
     holds::{Holds, Names},
     hooks, host,
     incoming::{self, Incoming, IncomingListener, IncomingOptions},
+    ledger::Groups,
     legs::Legs,
     listeners::{Listeners, Mark},
     maps::MapsError,
@@ -334,6 +335,15 @@ impl Dataplane {
         each: impl FnMut(Untouched, &Traffic),
     ) -> Result<BTreeMap<RuleName, Traffic>, AttachError> {
         let read = self.meters.read(each);
+        read.map_err(|e| AttachError::Maps(MapsError::Layout("meters", e)))
+    }
+
+    /// Reads the connections of rules with a holdout, by rule and group.
+    ///
+    /// # Errors
+    /// The kernel's table cannot be read.
+    pub fn compared(&mut self) -> Result<BTreeMap<RuleName, Groups>, AttachError> {
+        let read = self.meters.compared();
         read.map_err(|e| AttachError::Maps(MapsError::Layout("meters", e)))
     }
 

@@ -142,6 +142,8 @@ pub struct Compiled {
     pub recalls: Vec<bool>,
     /// How many of its flows come to the agent, by rule number.
     pub samples: Vec<Option<Sample>>,
+    /// How many of its flows are left alone for comparison, by rule number.
+    pub holdouts: Vec<Option<Sample>>,
     /// The default's.
     pub default: (Action, Fail),
     /// Names by rule number, the default's last.
@@ -211,6 +213,7 @@ pub fn compile(
             .clone()
             .map(|r| r.sample.filter(|_| !r.is_session()))
             .collect(),
+        holdouts: rules.clone().map(|r| r.holdout).collect(),
         default: (policy.default_action, policy.default_fail),
         names: rules
             .map(|r| r.name.clone())

@@ -231,6 +231,7 @@ fn rules() -> impl Strategy<Value = Rule> {
                     when: None,
                     remember: None,
                     sample: None,
+                    holdout: None,
                     is_mark,
                     protects: false,
                 }
@@ -330,6 +331,7 @@ fn rule_to(n: usize) -> Rule {
         when: None,
         remember: None,
         sample: None,
+        holdout: None,
         is_mark: false,
         protects: false,
     }

@@ -25,6 +25,7 @@
 //! - `shortcut/`: flows whose two ends are both on this host, past TCP; `legs.rs`: connections between an
 //!   application on this host and the agent likewise.
 //! - `meter_hooks.rs`, `meters.rs`, `untouched.rs`, `counters.rs`: flows that are left alone, and counts.
+//! - `ledger.rs`: connections that were left alone for comparison, and those that they are compared with.
 //! - `left_out.rs`: tapped flows that are not copied while there is no time for all.
 //! - `tap.rs`: copies of the packets of flows that are only read. `tap_outcomes.rs`: which rule such a flow meets whose
 //!   session was asked for. `running/`: connections that were there before the
@@ -74,6 +75,7 @@ mod holds;
 mod hooks;
 pub mod host;
 mod incoming;
+mod ledger;
 mod left_out;
 mod legs;
 mod listeners;
@@ -121,9 +123,10 @@ pub use incoming::{
     Arrived, ClientAddress, IncomingDialled, IncomingError, IncomingListener, IncomingOptions,
     MAX_INCOMING, NotKept, remove_routes_left,
 };
+pub use ledger::{Compared, Groups};
 pub use legs::{Leg, LegApplication, LegSide, LegState, Legs, LongLeg};
 pub use listeners::{Accepted, Listeners};
-pub use meters::{Latencies, OPCODES, Side, Traffic};
+pub use meters::{BUCKETS, Latencies, OPCODES, Side, Traffic, bucket_begins};
 pub use netns_agents::{
     DESCRIPTORS_PER_NAMESPACE, MAX_NAMESPACES, Netns, NetnsAgentView, NetnsAgents,
     NewNetnsListeners, NotServed, ServeRequest, ServeRequests,

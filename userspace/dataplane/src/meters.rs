@@ -18,6 +18,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
     holds::{self, Names},
+    ledger::{self, Groups, Ledger},
     left_out::Shares,
     sys::PodOf,
     untouched::Untouched,
@@ -45,7 +46,8 @@ pub const OPCODES: [&str; abi::OPCODES as usize] = [
     "auth_success",
 ];
 
-const BUCKETS: usize = abi::LATENCY_BUCKETS as usize;
+/// Buckets of latencies.
+pub const BUCKETS: usize = abi::LATENCY_BUCKETS as usize;
 
 /// Counts of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,6 +104,14 @@ pub(crate) struct Meters {
     /// rule's two policies later; a flow's slot is another when its session has become known.
     rules: StdHashMap<(u64, u64), (RuleName, Slot)>,
     ended: BTreeMap<RuleName, Traffic>,
+    ledger: Ledger,
+}
+
+/// A flow in the table.
+struct Live<'a> {
+    flow: Untouched,
+    group: u8,
+    traffic: &'a Traffic,
 }
 
 impl Meters {
@@ -116,6 +126,7 @@ impl Meters {
             left_out,
             rules: StdHashMap::new(),
             ended: BTreeMap::new(),
+            ledger: Ledger::default(),
         }
     }
 
@@ -129,6 +140,36 @@ impl Meters {
     pub(crate) fn read(
         &mut self,
         mut each: impl FnMut(Untouched, &Traffic),
+    ) -> Result<BTreeMap<RuleName, Traffic>, MapError> {
+        let mut by_rule = self.read_all(|live| {
+            // Those that the agent carries are listed and counted there.
+            if !ledger::is_inline(live.group) {
+                each(live.flow, live.traffic);
+            }
+        })?;
+        for (rule, traffic) in &self.ended {
+            by_rule.entry(rule.clone()).or_default().add(traffic);
+        }
+        Ok(by_rule)
+    }
+
+    /// Reads the connections that can be compared, by rule: those that go on, and those of which the ledger knows the end.
+    pub(crate) fn compared(&mut self) -> Result<BTreeMap<RuleName, Groups>, MapError> {
+        let mut live = BTreeMap::new();
+        self.read_all(|one| ledger::add_live(&mut live, &one.flow.rule, one.group, one.traffic))?;
+        let mut all = self.ledger.groups();
+        for (rule, groups) in live {
+            let of_rule = all.entry(rule).or_default();
+            of_rule.held_out.extend(groups.held_out);
+            of_rule.treated.extend(groups.treated);
+        }
+        Ok(all)
+    }
+
+    /// Reads all flows, those of the ledger alone included. Returns what went over the live ones that are observed, by rule.
+    fn read_all(
+        &mut self,
+        mut each: impl FnMut(Live),
     ) -> Result<BTreeMap<RuleName, Traffic>, MapError> {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
         // Collected first: an entry that is removed sends the iteration back to its beginning.
@@ -150,8 +191,12 @@ impl Meters {
                 |(rule, _)| rule,
             );
             let traffic = Traffic::from(&meter);
+            let group = meter.connect.group;
             if meter.ended != 0 {
-                self.ended.entry(rule).or_default().add(&traffic);
+                self.ledger.keep(&rule, group, &traffic);
+                if !ledger::is_inline(group) {
+                    self.ended.entry(rule).or_default().add(&traffic);
+                }
                 match self.map.remove(&cookie) {
                     Ok(()) | Err(MapError::KeyNotFound) => {}
                     Err(error) => return Err(error),
@@ -159,21 +204,22 @@ impl Meters {
                 continue;
             }
             rules.insert(key, (rule.clone(), slot));
-            by_rule.entry(rule.clone()).or_default().add(&traffic);
+            if !ledger::is_inline(group) {
+                by_rule.entry(rule.clone()).or_default().add(&traffic);
+            }
             let is_left_out = self.left_out.has(&rule, SockCookie(cookie));
-            let flow = untouched(&meter, rule, now);
-            each(
-                Untouched {
-                    is_left_out,
-                    ..flow
-                },
-                &traffic,
-            );
+            let flow = Untouched {
+                is_left_out,
+                ..untouched(&meter, rule, now)
+            };
+            let traffic = &traffic;
+            each(Live {
+                flow,
+                group,
+                traffic,
+            });
         }
         self.rules = rules;
-        for (rule, traffic) in &self.ended {
-            by_rule.entry(rule.clone()).or_default().add(traffic);
-        }
         Ok(by_rule)
     }
 
@@ -187,6 +233,7 @@ impl Meters {
             let rule = if is_known(&rule) { rule } else { gone.clone() };
             self.ended.entry(rule).or_default().add(&traffic);
         }
+        self.ledger.retain(is_known);
     }
 }
 
@@ -202,6 +249,7 @@ fn untouched(meter: &abi::Meter, rule: RuleName, now: Duration) -> Untouched {
         is_undecided: u32::from(meter.connect.taps) & abi::TAP_ASKS != 0,
         was_running: meter.joined != 0,
         is_left_out: false,
+        is_held_out: ledger::is_held_out(meter.connect.group),
         rule,
         age: now.saturating_sub(Duration::from_nanos(meter.opened_ns)),
     }
@@ -344,6 +392,14 @@ impl Latencies {
         None
     }
 
+    /// The buckets that are not empty, by their number, and how many latencies are in each.
+    pub fn buckets(&self) -> impl Iterator<Item = (u16, u32)> {
+        let counts = self.counts.iter().enumerate();
+        counts
+            .filter(|(_, n)| **n > 0)
+            .map(|(bucket, n)| (bucket as u16, u32::try_from(*n).unwrap_or(u32::MAX)))
+    }
+
     /// For each doubling from the unit on: its end, and how many lie below it.
     pub fn cumulative(&self) -> Vec<(Duration, u64)> {
         let steps = abi::LATENCY_STEPS as usize;
@@ -356,6 +412,11 @@ impl Latencies {
             })
             .collect()
     }
+}
+
+/// The latency at which a bucket begins. What is one behind the last one is where that ends.
+pub fn bucket_begins(bucket: usize) -> Duration {
+    Duration::from_nanos(begin_ns(bucket))
 }
 
 /// The latency at which a bucket begins: the inverse of the BPF program's `bucket_of`.

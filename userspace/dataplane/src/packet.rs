@@ -312,7 +312,8 @@ mod tests {
             generation: 0,
             taps: 0,
             unlimited: 0,
-            pad: [0; 2],
+            group: 0,
+            pad: [0; 1],
             holder_cgroup_id: 0,
         };
         abi::Held {

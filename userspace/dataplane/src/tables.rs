@@ -337,12 +337,8 @@ impl Tables {
                 taps: compiled.taps.get(n).copied().unwrap_or_default(),
                 protects: compiled.guards.get(n).is_some_and(|g| *g).into(),
                 pad: 0,
-                sample: compiled
-                    .samples
-                    .get(n)
-                    .copied()
-                    .flatten()
-                    .map_or(0, Sample::steps),
+                sample: steps(&compiled.samples, n),
+                holdout: steps(&compiled.holdouts, n),
             };
             let index = generation * abi::MAX_RULES + n as u32;
             self.maps
@@ -359,6 +355,11 @@ impl Tables {
             .set(generation, PodOf(policy), 0)
             .map_err(of("policies"))
     }
+}
+
+/// A rule's fraction of its flows, as the kernel has it; 0: the rule has none.
+fn steps(fractions: &[Option<Sample>], n: usize) -> u32 {
+    fractions.get(n).copied().flatten().map_or(0, Sample::steps)
 }
 
 /// Rules that neither generation has any more count together, so that generated names

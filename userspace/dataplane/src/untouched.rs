@@ -27,6 +27,8 @@ pub struct Untouched {
     pub was_running: bool,
     /// Whether it is tapped and not copied: there is no time for all flows of its rule.
     pub is_left_out: bool,
+    /// Whether its rule holds and leaves it alone, so that others can be compared with it.
+    pub is_held_out: bool,
     /// The rule that decided.
     pub rule: RuleName,
     /// Since its `connect()`; on the shortcut, since it was established; since it was joined, if it was running.

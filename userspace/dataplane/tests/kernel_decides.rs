@@ -116,6 +116,7 @@ fn rules(
                 when: None,
                 remember: None,
                 sample: None,
+                holdout: None,
                 is_mark: false,
                 protects: false,
             },

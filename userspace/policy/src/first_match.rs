@@ -128,11 +128,12 @@ impl Policy {
         }
     }
 
-    /// Whether any flow is observed, or tapped, for which it is observed, too.
+    /// Whether any flow is observed: by its rule's action, because it is tapped, or because it is compared with others.
     pub fn observes(&self) -> bool {
-        let mut actions = self.rules.iter().map(|rule| rule.action);
+        let is_compared = |rule: &Rule| rule.holdout.is_some();
+        let mut rules = self.rules.iter();
         self.default_action == Action::Observe
-            || actions.any(|action| action == Action::Observe)
+            || rules.any(|rule| rule.action == Action::Observe || is_compared(rule))
             || self.taps()
     }
 

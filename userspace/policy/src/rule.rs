@@ -171,6 +171,9 @@ pub struct Rule {
     pub remember: Option<Duration>,
     /// The fraction of the rule's flows that are enriched; all, when absent. Only with [`Action::Enrich`].
     pub sample: Option<Sample>,
+    /// The fraction of the rule's flows that are left alone, so that the others can be compared with them; none, when absent.
+    /// Only with [`Action::Enrich`], and where the kernel decides.
+    pub holdout: Option<Sample>,
     /// The time during which the rule is there. None: always.
     pub when: Option<Window>,
 }

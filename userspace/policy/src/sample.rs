@@ -1,6 +1,6 @@
-//! The fraction of a rule's flows that are enriched.
+//! The fraction of a rule's flows that are enriched, or held out.
 
-/// A fraction of flows, drawn one by one. The others are left alone.
+/// A fraction of flows, drawn one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample(u32);
 
@@ -22,6 +22,11 @@ impl Sample {
     pub fn takes(self, n: u64) -> bool {
         let drawn = n.wrapping_mul(STEP) >> 32;
         drawn < u64::from(self.0)
+    }
+
+    /// The fraction, above 0 and below 1.
+    pub fn fraction(self) -> f64 {
+        f64::from(self.0) / WHOLE
     }
 
     /// The fraction in steps of 2^-32, as `struct up_rule` has it.

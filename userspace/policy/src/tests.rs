@@ -71,6 +71,7 @@ prop_compose! {
             when: None,
             remember: None,
             sample: None,
+            holdout: None,
             is_mark: false,
             protects: false,
         }
@@ -288,6 +289,7 @@ fn rule(name: &str, session: SessionConditions, action: Action) -> Rule {
         when: None,
         remember: None,
         sample: None,
+        holdout: None,
         is_mark: false,
         protects: false,
     }

@@ -86,9 +86,14 @@ impl<'a> Agent<'a> {
             true => String::new(),
             false => format!("control = {:?}", folder.path().join(CONTROL)),
         };
+        // Every connection of a test is treated as its rule says.
+        let holdout = match settings.contains("holdout") {
+            true => "",
+            false => "holdout = \"0%\"",
+        };
         let header = format!(
             "[agent]\nadmin = \"127.0.0.1:0\"\nadmin_socket = {:?}\n{control}\ncgroup = {:?}\npins = {pins:?}\n{splice}\n\
-             {settings}\n",
+             {holdout}\n{settings}\n",
             folder.path().join(ADMIN),
             cgroup.path(),
         );

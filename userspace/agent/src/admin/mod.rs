@@ -51,6 +51,7 @@ use crate::{
     containers::Book,
     namespaces,
     observed::{self, ObservedView},
+    overhead,
     shortcuts::{self, ShortcutView},
 };
 
@@ -99,6 +100,7 @@ pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
         .route("/backends", get(backends))
         .route("/namespaces", get(of_namespaces))
         .route("/denied", get(denied))
+        .route("/overhead", get(overhead))
         .route("/explain", get(explain::explain))
         .route(
             "/statements",
@@ -214,6 +216,13 @@ fn denied_view(denial: &Denial) -> serde_json::Value {
         "orig_dst": denial.to,
         "not_listed_before": denial.more,
     })
+}
+
+async fn overhead(State(admin): State<Admin>) -> Response {
+    match aside(move || overhead::views(&admin.dataplane, &admin.shared)).await {
+        Ok(views) => json(&views),
+        Err(error) => failed(&error),
+    }
 }
 
 async fn backends(State(admin): State<Admin>) -> Response {

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     cli::CheckArgs,
-    config::{Config, RulePath},
+    config::{Config, RulePath, held_out},
     containers,
 };
 
@@ -99,6 +99,9 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         None => {
             println!("{}: ok, {} rules", args.file.display(), file.rules.len());
             print!("{}", windows::text(&file, now));
+            for said in file.rules.iter().filter_map(held_out) {
+                println!("  {said}");
+            }
         }
         Some(explanation) => print!("{}", explanation.text()),
     }
@@ -324,6 +327,8 @@ struct Possible {
     remembered: Option<Duration>,
     /// The path of the rule's flows and the reason for it, where the rule names a path.
     path: Option<String>,
+    /// How many of the rule's connections are left alone, if any are.
+    held_out: Option<String>,
 }
 
 /// Explains by the rules of `config`, which are there now; the file has others, too.
@@ -350,6 +355,7 @@ fn explain(
                     .paths
                     .get(&met.rule)
                     .map(|path| path_of(path, in_agent)),
+                held_out: rule.and_then(held_out),
                 met,
                 open: open.unwrap_or_default(),
             }
@@ -497,6 +503,9 @@ impl Explanation {
                 text.push_str(&format!("  path of {}: {path}\n", met.rule));
             }
         }
+        for said in self.possible.iter().filter_map(|one| one.held_out.as_ref()) {
+            text.push_str(&format!("  {said}\n"));
+        }
         if self.tls_ends {
             text.push_str("  TLS ends in the agent\n");
         }
@@ -519,12 +528,13 @@ impl Explanation {
             "action": met.map_or("undecided", |met| met.action.as_str()),
             "fail": self.at_connect.fail.as_str(),
             "at_connect": self.at_connect.rule.as_str(),
-            "candidates": self.possible.iter().map(|Possible { met, open, remembered, path }| json!({
+            "candidates": self.possible.iter().map(|Possible { met, open, remembered, path, held_out }| json!({
                 "rule": met.rule.as_str(),
                 "action": met.action.as_str(),
                 "by": open.iter().map(|key| key.key()).collect::<Vec<_>>(),
                 "remember_seconds": remembered.map(|lasts| lasts.as_secs()),
                 "path": path,
+                "held_out": held_out,
             })).collect::<Vec<_>>(),
             "passed_over": self.passed_over.iter().map(|(rule, key)| json!({
                 "rule": rule,

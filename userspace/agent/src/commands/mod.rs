@@ -18,6 +18,7 @@ mod live;
 pub mod log;
 pub mod marks;
 pub mod namespaces;
+pub mod overhead;
 pub mod pages;
 pub mod run;
 pub mod schema;

@@ -53,6 +53,7 @@ use crate::{
     marks::{self, Desk},
     namespaces::{self, NamespacesGauge},
     observed::{self, SharedDataplane},
+    overhead::OverheadMetrics,
     service_manager, shortcuts,
     socket_file::SocketFile,
 };
@@ -181,6 +182,8 @@ impl Serving {
         let taken = attachment.taken;
         let gauge = NamespacesGauge::new(Some(taken.netns_agents.clone()))?;
         early.registry.register(Box::new(gauge))?;
+        let overhead = OverheadMetrics::new(early.attached.clone(), shared.policy.clone())?;
+        early.registry.register(Box::new(overhead))?;
         let admin = Admin {
             registry: early.registry,
             shared: shared.clone(),

@@ -41,6 +41,13 @@ pub const DEFAULT_SHARE: f64 = 0.5;
 /// most.
 pub(super) const DEFAULT_TAP_CPU: f64 = 0.25;
 
+/// The share of connections that is held out where a rule only reads, unless the file says otherwise: little
+/// goes unread, and of a connection a second there are 864 a day to compare with.
+pub(super) const DEFAULT_HELD_OUT: f64 = 0.01;
+
+/// The largest share that can be held out, in percent: with half of the connections a comparison is at its best.
+pub(super) const MOST_HELD_OUT: f64 = 50.0;
+
 /// The time that a client has to log in, unless the file says otherwise: several times what a
 /// driver waits for its own log-in.
 pub const DEFAULT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -40,11 +40,12 @@ impl RawRule {
         self.shortcut = None;
         self.remember = None;
         self.sample = None;
+        self.holdout = None;
         self.trigger = None;
     }
 
     /// Whether the handshake decides. A `tls` with files is none of its conditions.
-    fn asks_for_session(&self) -> bool {
+    pub(super) fn asks_for_session(&self) -> bool {
         let lists = [
             &self.user,
             &self.keyspace,

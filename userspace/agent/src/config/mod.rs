@@ -3,7 +3,7 @@
 //! `raw.rs` says what the file looks like, `parse.rs` what each value means, `admin.rs` those of the admin interface, `session.rs` that
 //! of the keys of session rules, `network.rs`, `backends.rs` and `remember.rs` those of `to`,
 //! `from`, `users.rs` that of `uid`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
-//! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `containers.rs` those of
+//! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `holdout.rs` that of `holdout`, `containers.rs` those of
 //! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `selector.rs` that of a mark's, `sources.rs` which files there are, `error.rs` how an
 //! error names its place.
 
@@ -14,6 +14,7 @@ mod containers;
 mod dry;
 mod error;
 mod health;
+mod holdout;
 mod incoming;
 mod network;
 mod parse;
@@ -44,6 +45,7 @@ use std::{
 
 use dataplane::{IncomingOptions, edge::Interface};
 pub use error::{ConfigError, LineColumn};
+pub use holdout::told as held_out;
 pub use path::RulePath;
 use policy::{Policy, RuleName};
 pub use protective::absent_cgroups;

@@ -8,20 +8,21 @@ use dataplane::{
 };
 use policy::{
     Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule,
-    RuleName, SessionConditions, Shortcut, Window, WindowSettings,
+    RuleName, Sample, SessionConditions, Shortcut, Window, WindowSettings,
 };
 use proxy::paths::Splicing;
 use steps::pipelines::Pipelines;
 use toml::Spanned;
 
 use super::bounds::{
-    DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_HANDSHAKE_TIMEOUT, DEFAULT_MAX_FLOWS,
-    DEFAULT_SHARE, DEFAULT_TAP_CPU, FAILS, HANDSHAKE_TIMEOUTS, MAX_FLOWS, MAX_WORKERS, SPLICES,
+    DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_HANDSHAKE_TIMEOUT, DEFAULT_HELD_OUT,
+    DEFAULT_MAX_FLOWS, DEFAULT_SHARE, DEFAULT_TAP_CPU, FAILS, HANDSHAKE_TIMEOUTS, MAX_FLOWS,
+    MAX_WORKERS, SPLICES,
 };
 use super::{
     Config, admin, backends, containers,
     error::Flaw,
-    health, incoming, network, path, pipeline, protective,
+    health, holdout, incoming, network, path, pipeline, protective,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
     remember, sample, session, shortcut, tls, trigger, users,
     value::{absolute, expected, one_of, socket_path, whole, within},
@@ -33,6 +34,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
     let mut pipelines = pipeline::of(&raw.rule)?;
     warnings.extend(pipeline::doubts(&pipelines));
+    let holdouts = holdout::plan(&raw.rule);
     let plans = path::plan(&raw.rule, &pipelines)?;
     let triggers = trigger::of(&raw.rule)?;
     let tls = tls::of(&raw.rule, raw.health.cql, &mut warnings)?;
@@ -61,8 +63,14 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         tap_ring_bytes,
         tap_cpu,
         adopt,
+        holdout,
         control,
     } = raw.agent;
+    let usual = match &holdout {
+        Some(text) => holdout::share("agent.holdout", text)?,
+        None => Sample::new(DEFAULT_HELD_OUT),
+    };
+    holdout::settle(&holdouts?, usual, &mut policy);
     let incoming = incoming::of(raw.incoming, &policy, &mut warnings)?;
     let containers = containers::sockets(raw.containers)?;
     let xdp = xdp::interfaces(raw.xdp)?;
@@ -285,6 +293,8 @@ pub(super) fn rule(
         sample: raw
             .sample
             .map_or(Ok(None), |fraction| sample::of(&fraction, action))?,
+        // Which rules are only read is known when all are.
+        holdout: None,
     })
 }
 

@@ -34,6 +34,9 @@ use crate::{
 /// `500ms`, `2s`, `1m`: see [`steps::duration`].
 const DURATION: &str = "^[0-9]+(ms|s|m)$";
 
+/// `1%`, `0.5%`: see [`super::holdout`].
+const PERCENT: &str = "^[0-9]+([.][0-9]+)?%$";
+
 /// A policy file of underpass: the agent's own settings, and ordered rules that say what happens to connections.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -66,7 +69,7 @@ pub(super) struct RawConfig {
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"admin": "127.0.0.1:9180", "max_flows": 20_000}]))]
 pub(super) struct RawAgent {
-    /// Socket of the admin interface (HTTP): `/metrics`, `/healthz`, `/readyz`, `/flows`, `/statements`, `/backends`,
+    /// Socket of the admin interface (HTTP): `/metrics`, `/healthz`, `/readyz`, `/flows`, `/statements`, `/overhead`, `/backends`,
     /// `/namespaces`. Root can open it, and the group `underpass` where there is one.
     #[schemars(
         with = "Option<String>",
@@ -187,6 +190,15 @@ pub(super) struct RawAgent {
     /// begins.
     #[schemars(extend("default" = true))]
     pub adopt: Option<bool>,
+    /// Share of new connections that a rule leaves alone, though it holds for them, where it only reads (`path` is `tap`) and does
+    /// not protect: `underpass overhead` compares the others with them (`docs/overhead.md`). A rule can say another in its own
+    /// `holdout`. It is read again with the rules.
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = PERCENT),
+        extend("title" = "share from 0% to 50%", "default" = format!("{}%", bounds::DEFAULT_HELD_OUT * 100.0))
+    )]
+    pub holdout: Option<Spanned<String>>,
 }
 
 /// The agent's log, on standard error. The format is read when the agent starts.
@@ -370,6 +382,16 @@ pub(super) struct RawRule {
         extend("exclusiveMinimum" = 0.0, "examples" = [0.01])
     )]
     pub sample: Option<Spanned<f64>>,
+    /// Share of new connections that the rule leaves alone, though it holds for them, so that `underpass overhead` can compare
+    /// the others with them (`docs/overhead.md`). Needs `action = "enrich"`; not in a rule that protects, with `fail = "closed"`, a
+    /// condition on the session, `from`, `shortcut`, `tls` or `upstream_tls`. Without this key that of `[agent]` where the rule
+    /// only reads, and does not `mirror`; none elsewhere.
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = PERCENT),
+        extend("title" = "share from 0% to 50%", "examples" = ["5%"])
+    )]
+    pub holdout: Option<Spanned<String>>,
     /// Days and hours during which the rule is there. Outside of them it is as if the file did not have it: new connections
     /// meet the rules behind it, and running ones stay what they are, as after a reload.
     #[schemars(with = "Option<WindowSettings>")]
@@ -573,6 +595,7 @@ impl RawRule {
             shortcut: None,
             remember: None,
             sample: None,
+            holdout: None,
             when: None,
             trigger: None,
             pipeline: Vec::new(),

@@ -126,6 +126,7 @@ mod tests {
             is_undecided: false,
             was_running: false,
             is_left_out: false,
+            is_held_out: false,
             rule: RuleName::new("near"),
             age: Duration::from_millis(1500),
         };

@@ -94,6 +94,7 @@ fn metrics() {
         .chain(&shortcuts.declared())
         .chain(&balanced.declared())
         .chain(&edge.declared())
+        .chain(&agent::overhead::OverheadMetrics::declared().unwrap())
         .chain(&prometheus::core::Collector::collect(&remembered))
         .chain(&prometheus::core::Collector::collect(&namespaces))
         .map(|family| {

@@ -31,7 +31,13 @@ impl Manager {
     /// The next notice.
     fn hears(&self) -> String {
         let mut bytes = [0; 4096];
-        let length = self.0.recv(&mut bytes).unwrap();
+        // A time limit makes a signal end the wait.
+        let length = loop {
+            match self.0.recv(&mut bytes) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                received => break received.unwrap(),
+            }
+        };
         String::from_utf8(bytes[..length].to_vec()).unwrap()
     }
 

@@ -73,6 +73,7 @@ pub(crate) fn rules() -> impl Strategy<Value = Rule> {
             when: None,
             remember: None,
             sample: None,
+            holdout: None,
             is_mark: false,
             protects: false,
         })
@@ -181,6 +182,7 @@ fn template() -> Rule {
         when: None,
         remember: None,
         sample: None,
+        holdout: None,
         is_mark: false,
         protects: false,
     }

@@ -234,7 +234,8 @@ impl Side {
             generation: scope.generation,
             taps,
             unlimited: 0,
-            pad: [0; 2],
+            group: abi::GROUP_NONE as u8,
+            pad: [0; 1],
             holder_cgroup_id: 0,
         };
         Wanted {

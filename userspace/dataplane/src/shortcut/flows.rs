@@ -73,6 +73,7 @@ impl Rules {
                 is_undecided: false,
                 was_running: false,
                 is_left_out: false,
+                is_held_out: false,
                 rule,
                 age: now.saturating_sub(Duration::from_nanos(since_ns)),
             })

@@ -115,6 +115,7 @@ pub(crate) fn rule(name: &str, from: &[&str], to: &[&str], action: Action) -> Ru
         when: None,
         remember: None,
         sample: None,
+        holdout: None,
         is_mark: false,
         protects: false,
     }

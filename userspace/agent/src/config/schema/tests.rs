@@ -174,6 +174,7 @@ fn beside(table: &str, key: &str, value: &Value) -> Value {
         ("rule", "path") => json!({"action": "enrich", "fail": "open"}),
         ("rule", "sample" | "pipeline") => json!({"action": "enrich"}),
         ("rule", "tls") if value.is_object() => json!({"action": "enrich"}),
+        ("rule", "holdout") => json!({"action": "enrich", "fail": "open"}),
         ("rule", "trigger") => json!({"action": "observe"}),
         ("rule", "remember") => json!({"user": ["a"]}),
         ("xdp", "syn_burst") => json!({"syn_rate": 5}),

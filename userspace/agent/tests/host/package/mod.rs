@@ -161,7 +161,7 @@ fn uncommented(file: &str, sandbox: &Sandbox, to: SocketAddr) -> String {
         .map(|line| line.strip_prefix("# ").unwrap_or(line));
     let rule = lines.collect::<Vec<_>>().join("\n") + "\n";
     let cgroup = sandbox.cgroup.path();
-    format!("{head}[agent]\ncgroup = {cgroup:?}\n{rule}")
+    format!("{head}[agent]\ncgroup = {cgroup:?}\nholdout = \"0%\"\n{rule}")
         .replace(":9042", &format!(":{}", to.port()))
 }
 
