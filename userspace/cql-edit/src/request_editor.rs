@@ -47,6 +47,7 @@ impl RequestState {
             Outcome::Pass | Outcome::Answer | Outcome::Refuse(_) | Outcome::Slow(_) => {}
             Outcome::Changed => log.changed(step),
             Outcome::WouldRefuse(reason) => log.would_refuse(step, reason),
+            Outcome::Warn { reason, is_told } => log.warned(step, reason, is_told),
         }
     }
 }

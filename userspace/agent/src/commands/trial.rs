@@ -182,6 +182,10 @@ impl Log for Notes {
         ));
     }
 
+    fn warned(&mut self, transform: &'static str, reason: &'static str, _: bool) {
+        self.0.push(format!("warned of by {transform} ({reason})"));
+    }
+
     fn slowed(&mut self, transform: &'static str, ns: u64) {
         let ms = ns / 1_000_000;
         self.0.push(format!("slowed by {transform}, for {ms} ms"));
