@@ -39,8 +39,8 @@ impl PipelineMetrics {
         Ok(Self {
             steps: counters(
                 "underpass_transforms_total",
-                "Requests that a transform has changed, answered, refused, slowed down, or would have refused \
-                 (`shadow`), and responses that it has withheld, by rule, transform, outcome and reason.",
+                "Requests that a transform has changed, answered, refused, slowed down, warned of, or would have \
+                 refused (`shadow`), and responses that it has changed or withheld, by rule, transform, outcome and reason.",
                 &["rule", "transform", "outcome", "reason"],
             )?,
             unseen: counters(
@@ -153,6 +153,11 @@ impl Log for Counting {
 
     fn would_refuse(&mut self, transform: &'static str, reason: &'static str) {
         self.step(transform, "would_refuse", reason);
+    }
+
+    fn warned(&mut self, transform: &'static str, reason: &'static str, is_told: bool) {
+        let outcome = if is_told { "warned" } else { "not_warned" };
+        self.step(transform, outcome, reason);
     }
 
     fn slowed(&mut self, transform: &'static str, _: u64) {
