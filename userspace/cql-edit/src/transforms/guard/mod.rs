@@ -2,6 +2,7 @@
 
 mod judge;
 mod objection;
+mod whom;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,7 @@ use serde::Deserialize;
 pub use self::judge::Reason;
 use self::judge::{Judge, not_understood};
 use self::objection::Objection;
+use self::whom::Whom;
 use super::prepared::Prepared;
 use crate::{
     Caller, Copies, Error, Outcome, Refused, Request, Response, Statement, Transform, Unpaired,
@@ -30,6 +32,24 @@ pub struct GuardSettings {
     pub mode: Mode,
     /// Days and hours during which the guard is there ([`when`](#when-of-a-rule-or-of-a-step)). Without this key: always.
     pub when: Option<WindowSettings>,
+    /// Users for whom the guard is there: exact, or the beginning and `*`. It is there for a user who is not known, too. Without
+    /// this key: all.
+    #[serde(default)]
+    #[schemars(extend("examples" = [["report*"]]))]
+    pub users: Vec<String>,
+    /// Users for whom the guard is not there, in the same form.
+    #[serde(default)]
+    #[schemars(extend("examples" = [["admin"]]))]
+    pub not_users: Vec<String>,
+    /// Drivers for which the guard is there, by the names that they give themselves: exact, or the beginning and `*`. It is
+    /// there for a client that names none, too. Without this key: all.
+    #[serde(default)]
+    #[schemars(extend("examples" = [["DataStax Python*"]]))]
+    pub drivers: Vec<String>,
+    /// Drivers for which the guard is not there, in the same form.
+    #[serde(default)]
+    #[schemars(extend("examples" = [["cqlsh*"]]))]
+    pub not_drivers: Vec<String>,
     /// Kinds of statements that are refused.
     #[serde(default)]
     pub refuse: Vec<Kind>,
@@ -127,6 +147,8 @@ struct Guard {
     judge: Judge,
     mode: Mode,
     when: Option<Window>,
+    users: Whom,
+    drivers: Whom,
     prepared: Prepared<Option<Objection>>,
     cache: Mutex<HashMap<Box<[u8]>, Arc<Analysis>>>,
 }
@@ -135,10 +157,17 @@ impl GuardSettings {
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         let mode = self.mode;
         let when = self.when.as_ref().map(WindowSettings::build).transpose()?;
+        let users = Whom::parse(["users", "not_users"], [&self.users, &self.not_users])?;
+        let drivers = Whom::parse(
+            ["drivers", "not_drivers"],
+            [&self.drivers, &self.not_drivers],
+        )?;
         Ok(Arc::new(Guard {
             judge: Judge::new(self)?,
             mode,
             when,
+            users,
+            drivers,
             prepared: Prepared::default(),
             cache: Mutex::default(),
         }))
@@ -164,10 +193,12 @@ impl Guard {
     }
 
     /// Whether the guard is there for a request. Where nobody says what time it is, it is.
-    fn is_there(&self, request: &Request<'_>) -> bool {
+    fn is_there(&self, request: &Request<'_>, caller: &Caller) -> bool {
         let now = || Timestamp::from_microsecond(request.unix_us()?).ok();
         let is_open = |when: &Window| now().is_none_or(|now| when.is_open(now));
-        self.when.as_ref().is_none_or(is_open)
+        self.users.holds_for(caller.user.as_deref())
+            && self.drivers.holds_for(caller.driver.as_deref())
+            && self.when.as_ref().is_none_or(is_open)
     }
 
     /// Lets a request pass for which the guard is not there, and learns what it prepares: it may be executed when the guard
@@ -294,7 +325,7 @@ impl Transform for Guard {
     }
 
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
-        if !self.is_there(request) {
+        if !self.is_there(request, caller) {
             self.looks_on(request, caller);
             return Outcome::Pass;
         }
