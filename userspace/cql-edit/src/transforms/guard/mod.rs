@@ -31,7 +31,7 @@ pub struct GuardSettings {
     #[serde(default)]
     pub mode: Mode,
     /// Days and hours during which the guard is there ([`when`](#when-of-a-rule-or-of-a-step)). Without this key: always.
-    pub when: Option<WindowSettings>,
+    pub when: Option<Box<WindowSettings>>,
     /// Users for whom the guard is there: exact, or the beginning and `*`. It is there for a user who is not known, too. Without
     /// this key: all.
     #[serde(default)]
@@ -156,7 +156,7 @@ struct Guard {
 impl GuardSettings {
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         let mode = self.mode;
-        let when = self.when.as_ref().map(WindowSettings::build).transpose()?;
+        let when = self.when.as_ref().map(|when| when.build()).transpose()?;
         let users = Whom::parse(["users", "not_users"], [&self.users, &self.not_users])?;
         let drivers = Whom::parse(
             ["drivers", "not_drivers"],

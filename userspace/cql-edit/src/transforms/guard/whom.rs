@@ -5,7 +5,7 @@ use policy::TextPattern;
 /// Names that are meant, and names that are not.
 #[derive(Debug)]
 pub(super) struct Whom {
-    /// Those that are meant; without any: all.
+    /// Names that are meant; without any: all.
     only: Vec<TextPattern>,
     not: Vec<TextPattern>,
 }
