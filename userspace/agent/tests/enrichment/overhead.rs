@@ -290,9 +290,9 @@ fn copies_add_nothing_that_could_be_told_from_noise() {
 
 #[test]
 fn whoever_has_few_connections_misses_none() {
-    /// As many as would have one held out on average.
+    /// The number of connections of which one would be held out on average.
     const FEW: usize = 5;
-    /// By chance nothing would be held out in less than one of a million.
+    /// So many that by chance none would be held out in less than one case of a million.
     const POLICIES: usize = 12;
     world(|world| {
         let to = world.database.addr();
