@@ -21,7 +21,7 @@ use policy::RuleName;
 use tokio::{
     net::TcpStream,
     sync::mpsc::{self, UnboundedReceiver, UnboundedSender, error::TrySendError},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use crate::{
@@ -36,6 +36,9 @@ pub(super) const AGAIN: Duration = Duration::from_secs(60);
 /// After a question that has failed a database is asked nothing for this long: one without that table, or where the
 /// user may not read it, gets one now and then.
 const REST: Duration = Duration::from_secs(60);
+
+/// The least time between two questions to a database: a client that invents ids has it asked no more often.
+const PACE: Duration = Duration::from_millis(5);
 
 /// The time limit for connecting and logging in, and for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -202,6 +205,7 @@ async fn serve(mut database: Database, mut ids: mpsc::Receiver<Box<[u8]>>) {
             LookedUp::Failed
         });
         database.counting.looked_up(outcome);
+        sleep(PACE).await;
     }
 }
 
