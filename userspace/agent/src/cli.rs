@@ -272,7 +272,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "NAME", requires = "asked")]
     pub keyspace: Option<String>,
     /// ... this driver
-    #[arg(long, value_name = "NAME", requires = "to")]
+    #[arg(long, value_name = "NAME", requires = "asked")]
     pub driver: Option<String>,
     /// ... this version of the driver
     #[arg(long, value_name = "VERSION", requires = "to")]

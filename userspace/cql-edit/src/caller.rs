@@ -23,6 +23,8 @@ pub struct Caller {
     pub keyspace_before: bool,
     /// The user who has logged in by SASL PLAIN, and whom the database has accepted.
     pub user: Option<String>,
+    /// The driver that the client says it is. None: it says nothing, or the beginning of its connection was not seen.
+    pub driver: Option<String>,
     /// The client has logged in, as whomever and by whatever means.
     pub logged_in: bool,
     /// The name of its process, if that is on this host.

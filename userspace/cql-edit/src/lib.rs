@@ -85,7 +85,7 @@ pub use edited::{Edited, Unreadable};
 pub use editor::Editor;
 pub use incoming::{Came, Incoming, NotOne, error_of, in_segments_of, sets_keyspace};
 pub use log::{Log, LookedUp, Unseen, Waited};
-pub use lookups::MAX_LOOKUPS;
+pub use lookups::{MAX_LOOKUPS, prepared_in, question_text};
 pub use merging::NotMerged;
 pub use named::Names;
 pub use note::Note;

@@ -17,6 +17,10 @@ pub trait Log {
     fn answered(&mut self, transform: &'static str);
     /// A transform would have refused a request, and only says so.
     fn would_refuse(&mut self, transform: &'static str, reason: &'static str);
+    /// A transform would have refused a request, and has the client told so with the answer; `is_told`: if it can be told.
+    fn warned(&mut self, transform: &'static str, reason: &'static str, is_told: bool) {
+        let _ = (transform, reason, is_told);
+    }
     /// A transform has slowed a flow down by so many ns.
     fn slowed(&mut self, transform: &'static str, ns: u64);
     /// A request could not be shown to the pipeline; and went on, or was refused.

@@ -120,14 +120,20 @@ impl Lookups {
     }
 }
 
-/// A QUERY at ONE, without parameters (`native_protocol_v5.spec` §4.1.4); of a table that only this node has.
-pub(crate) fn question(version: u8, stream: StreamId, id: &[u8]) -> Vec<u8> {
-    const QUERY: u8 = 7;
-    const ONE: [u8; 2] = [0, 1];
+/// Returns the statement that asks a node for the text of what was prepared there: `logged_keyspace`, `query_string`.
+pub fn question_text(id: &[u8]) -> String {
     let mut text = String::from(
         "SELECT logged_keyspace, query_string FROM system.prepared_statements WHERE prepared_id = 0x",
     );
     text.extend(id.iter().map(|byte| format!("{byte:02x}")));
+    text
+}
+
+/// A QUERY at ONE, without parameters (`native_protocol_v5.spec` §4.1.4); of a table that only this node has.
+pub(crate) fn question(version: u8, stream: StreamId, id: &[u8]) -> Vec<u8> {
+    const QUERY: u8 = 7;
+    const ONE: [u8; 2] = [0, 1];
+    let text = question_text(id);
     let flags: &[u8] = match version {
         5.. => &[0; 4],
         _ => &[0],
@@ -174,25 +180,32 @@ impl<'b> Answer<'b> {
     }
 
     fn told(keyspace: Option<&'b [u8]>, text: &'b [u8], id: &[u8]) -> Self {
-        let makes = |pieces: &[&[u8]]| {
-            let mut digest = Md5::new();
-            pieces.iter().for_each(|piece| digest.update(piece));
-            digest.finalize()[..] == *id
-        };
         let Ok(name) = keyspace.map(std::str::from_utf8).transpose() else {
             return Self::Unreadable;
         };
-        match name {
-            Some(name) if makes(&[name.as_bytes(), text]) => Self::Is {
-                keyspace: Some(name).filter(|name| !name.is_empty()),
-                text,
-            },
-            // It does not depend on a keyspace, so none is believed.
-            _ if makes(&[text]) => Self::Is {
-                keyspace: None,
-                text,
-            },
-            _ => Self::Another,
+        match prepared_in(id, name, text) {
+            Some(keyspace) => Self::Is { keyspace, text },
+            None => Self::Another,
         }
+    }
+}
+
+/// Returns the keyspace in which a text was prepared, if the id depends on it, as the database tells. None: the text does
+/// not make the id, and is not believed.
+pub fn prepared_in<'k>(
+    id: &[u8],
+    keyspace: Option<&'k str>,
+    text: &[u8],
+) -> Option<Option<&'k str>> {
+    let makes = |pieces: &[&[u8]]| {
+        let mut digest = Md5::new();
+        pieces.iter().for_each(|piece| digest.update(piece));
+        digest.finalize()[..] == *id
+    };
+    match keyspace {
+        Some(name) if makes(&[name.as_bytes(), text]) => Some(Some(name).filter(|n| !n.is_empty())),
+        // It does not depend on a keyspace, so none is believed.
+        _ if makes(&[text]) => Some(None),
+        _ => None,
     }
 }

@@ -13,6 +13,13 @@ pub enum Outcome {
     Slow(u64),
     /// The request goes on. It would be refused, for this reason, if refusing were switched on.
     WouldRefuse(&'static str),
+    /// The request goes on, and the client is told with the answer why it should not.
+    Warn {
+        /// The reason, as a metric's label.
+        reason: &'static str,
+        /// Whether the client can be told: not before v4, nor where nobody knows which answer is the request's.
+        is_told: bool,
+    },
     /// The request does not go on, and the client gets an empty result.
     Answer,
     /// The request does not go on, and the client gets an error.

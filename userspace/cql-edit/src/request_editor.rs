@@ -21,7 +21,7 @@ use cql::StatementKind;
 use cql::text::parse;
 use cql::wire::compress::MAX_SEEN_BYTES;
 use cql::wire::{Flags, HEADER_BYTES, Header};
-use cql::{Opcode, StreamId};
+use cql::{Opcode, StreamId, startup_driver};
 
 /// A few short strings; with the configuration that some drivers report, some KiB.
 const MAX_STARTUP_BYTES: u32 = 1 << 20;
@@ -47,6 +47,7 @@ impl RequestState {
             Outcome::Pass | Outcome::Answer | Outcome::Refuse(_) | Outcome::Slow(_) => {}
             Outcome::Changed => log.changed(step),
             Outcome::WouldRefuse(reason) => log.would_refuse(step, reason),
+            Outcome::Warn { reason, is_told } => log.warned(step, reason, is_told),
         }
     }
 }
@@ -243,6 +244,9 @@ impl RequestEditor<'_> {
         if opcode == Opcode::Startup {
             let offered = session.offered.as_ref();
             session.terms.starts(header, body, offered);
+            let is_bare = !header.flags.any(Flags::CUSTOM_PAYLOAD);
+            let driver = is_bare.then(|| startup_driver(body)).flatten();
+            session.caller.driver = driver.map(String::from);
             if session.remembers {
                 session.handshake.starts(header, body);
             }

@@ -185,6 +185,43 @@ impl<'a> Response<'a> {
         self.result(SET_KEYSPACE)?.string()
     }
 
+    /// Adds a warning, before those that it has; what is too long is cut. False: there are none before v4, or it has as many
+    /// as there may be.
+    pub fn add_warning(&mut self, text: &str) -> bool {
+        const TRACING_ID_BYTES: usize = 16;
+        let at = match self.header.flags.any(Flags::TRACING) {
+            true => TRACING_ID_BYTES,
+            false => 0,
+        };
+        let (Some(before), Some(behind)) = (self.body.get(..at), self.body.get(at..)) else {
+            return false;
+        };
+        let (count, rest) = match self.header.flags.any(Flags::WARNING) {
+            false => (0, behind),
+            true => match Cursor::new(behind).short() {
+                Some(count) => (count, behind.get(2..).unwrap_or_default()),
+                None => return false,
+            },
+        };
+        let Some(count) = count.checked_add(1).filter(|_| self.header.version >= 4) else {
+            return false;
+        };
+        let text = text.as_bytes();
+        let text = text.get(..usize::from(u16::MAX)).unwrap_or(text);
+        let length = text.len() as u16;
+        let body = [
+            before,
+            &count.to_be_bytes(),
+            &length.to_be_bytes(),
+            text,
+            rest,
+        ]
+        .concat();
+        self.header.flags.0 |= Flags::WARNING.0;
+        self.becomes(body);
+        true
+    }
+
     /// Takes what `is_added` says out of the custom payload, and the payload if there is nothing else in it. False:
     /// there is no such thing.
     pub(crate) fn drop_payload(&mut self, is_added: impl Fn(&[u8]) -> bool) -> bool {

@@ -112,6 +112,7 @@ impl SessionFacts {
         let Caller {
             keyspace,
             user,
+            driver,
             logged_in,
             keyspace_unclear,
             ..
@@ -120,6 +121,7 @@ impl SessionFacts {
             keyspace_before: keyspace.is_some() || self.uses.is_out(),
             keyspace,
             user,
+            driver: driver.or(caller.driver),
             logged_in,
             keyspace_unclear,
             ..caller

@@ -44,3 +44,5 @@ mod tagging;
 mod throttling;
 #[cfg(test)]
 mod transforming;
+#[cfg(test)]
+mod warning;

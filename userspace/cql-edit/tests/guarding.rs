@@ -1,5 +1,7 @@
 //! Requests that `guard` refuses, and requests that it lets pass.
 
+use cassandra_protocol::compression::Compression;
+
 use crate::support::edit::*;
 use crate::support::values::*;
 use crate::support::*;
@@ -289,5 +291,125 @@ fn a_use_that_was_prepared_while_the_guard_was_away_leaves_the_keyspace_unknown(
         let (_, message) =
             passes(&mut flow, 1, QUERY, &ask(version, "SELECT * FROM t")).unwrap_err();
         assert!(message.contains("closed"), "{kind:?}: {message}");
+    }
+}
+
+const AUTH_RESPONSE: u8 = 0x0F;
+const AUTH_SUCCESS: u8 = 0x10;
+
+/// A flow of a client that says it is this driver, and has logged in as this user.
+fn of(kind: Kind, settings: &str, driver: Option<&str>, user: Option<&str>) -> Edits {
+    let mut flow = Edits::new(kind, vec![]);
+    let caller = cql_edit::Caller {
+        rule: "r".into(),
+        ..cql_edit::Caller::default()
+    };
+    flow.editor = cql_edit::Editor::new(vec![step(settings)].into(), caller);
+    let compression = match kind.compression {
+        Compression::None => None,
+        Compression::Lz4 => Some(("COMPRESSION", "lz4")),
+        Compression::Snappy => Some(("COMPRESSION", "snappy")),
+    };
+    let driver = driver.map(|name| ("Driver_Name", name));
+    let options: Vec<_> = compression.into_iter().chain(driver).collect();
+    flow.requests(&startup(kind.version, &options));
+    let Some(user) = user else {
+        flow.responses(&frame(kind.version | 0x80, 0, 0, READY, &[]));
+        return flow;
+    };
+    let class = string("org.apache.cassandra.auth.PasswordAuthenticator");
+    flow.responses(&frame(kind.version | 0x80, 0, 0, AUTHENTICATE, &class));
+    let token = [b"\0", user.as_bytes(), b"\0x"].concat();
+    let token = [&(token.len() as i32).to_be_bytes()[..], &token].concat();
+    flow.requests(&kind.sent(0, 0, AUTH_RESPONSE, &token));
+    flow.responses(&kind.sent(0x80, 0, AUTH_SUCCESS, &(-1_i32).to_be_bytes()));
+    flow
+}
+
+#[test]
+fn a_guard_is_there_for_some_users_and_drivers_and_for_who_is_not_known() {
+    // Settings; driver and user; whether a write is refused.
+    let cases = [
+        ("users = [\"report*\"]", None, Some("reports"), true),
+        ("users = [\"report*\"]", None, Some("admin"), false),
+        ("users = [\"report*\"]", None, None, true),
+        ("not_users = [\"admin\"]", None, Some("admin"), false),
+        ("not_users = [\"admin\"]", None, Some("admins"), true),
+        ("not_users = [\"admin\"]", None, None, true),
+        (
+            "users = [\"a*\"]\nnot_users = [\"admin\"]",
+            None,
+            Some("admin"),
+            false,
+        ),
+        (
+            "users = [\"a*\"]\nnot_users = [\"admin\"]",
+            None,
+            Some("alice"),
+            true,
+        ),
+        (
+            "drivers = [\"DataStax*\"]",
+            Some("DataStax Python Driver"),
+            None,
+            true,
+        ),
+        (
+            "drivers = [\"DataStax*\"]",
+            Some("ScyllaDB Rust Driver"),
+            None,
+            false,
+        ),
+        ("drivers = [\"DataStax*\"]", None, None, true),
+        (
+            "not_drivers = [\"DataStax*\"]",
+            Some("DataStax Python Driver"),
+            None,
+            false,
+        ),
+        ("not_drivers = [\"DataStax*\"]", None, Some("admin"), true),
+        // All conditions have to hold.
+        (
+            "users = [\"a\"]\ndrivers = [\"d\"]",
+            Some("d"),
+            Some("b"),
+            false,
+        ),
+        (
+            "users = [\"a\"]\ndrivers = [\"d\"]",
+            Some("e"),
+            Some("a"),
+            false,
+        ),
+        (
+            "users = [\"a\"]\ndrivers = [\"d\"]",
+            Some("d"),
+            Some("a"),
+            true,
+        ),
+    ];
+    for kind in KINDS {
+        for (settings, driver, user, is_refused) in cases {
+            let settings = format!("transform = \"guard\"\nrefuse = [\"writes\"]\n{settings}");
+            let mut flow = of(kind, &settings, driver, user);
+            let write = ask(kind.version, "DELETE FROM ks.t WHERE k = 1");
+            let found = passes(&mut flow, 1, QUERY, &write).is_err();
+            assert_eq!(found, is_refused, "{kind:?} {settings} {driver:?} {user:?}");
+        }
+    }
+}
+
+#[test]
+fn while_another_user_logs_in_nobody_is_exempt() {
+    for kind in KINDS {
+        let settings = "transform = \"guard\"\nrefuse = [\"writes\"]\nnot_users = [\"admin\"]";
+        let mut flow = of(kind, settings, None, Some("admin"));
+        let write = ask(kind.version, "DELETE FROM ks.t WHERE k = 1");
+        passes(&mut flow, 1, QUERY, &write).unwrap();
+        let token = [&7_i32.to_be_bytes()[..], b"\0user\0x"].concat();
+        flow.requests(&kind.sent(0, 2, AUTH_RESPONSE, &token));
+        passes(&mut flow, 3, QUERY, &write).unwrap_err();
+        flow.responses(&kind.sent(0x80, 2, AUTH_SUCCESS, &(-1_i32).to_be_bytes()));
+        passes(&mut flow, 3, QUERY, &write).unwrap_err();
     }
 }

@@ -67,7 +67,9 @@ pub use flow::{
     MAX_READ_ROWS_BYTES,
 };
 pub use handshake::{Handshake, Refusal, Step, refuse_first};
-pub use session::{MAX_FACT_BYTES, Session, Unknowable, is_system_keyspace, plain_user};
+pub use session::{
+    MAX_FACT_BYTES, Session, Unknowable, is_system_keyspace, plain_user, startup_driver,
+};
 pub use text::analysis::{
     Analysis, Batch, BatchKind, By, Fingerprint, MAX_ANALYSED_BYTES, MAX_BATCH_PARTS,
     MAX_FINGERPRINT_BYTES, MAX_RESTRICTIONS, Number, Object, Restriction, RowWrite, Shape,

@@ -162,6 +162,11 @@ fn read_options(body: &[u8]) -> Option<Claims> {
     Some(claims)
 }
 
+/// The driver that the body of a STARTUP names. `None`: it names none, or one that cannot be read.
+pub fn startup_driver(body: &[u8]) -> Option<Box<str>> {
+    Claims::read(body).driver?.ok()
+}
+
 /// The user of an AUTH_RESPONSE's body, a `[bytes]` token (§4.1.2): of SASL PLAIN (RFC 4616), as
 /// Cassandra's `PasswordAuthenticator` reads it. The password is not touched.
 pub fn plain_user(body: &[u8]) -> Result<Box<str>, Unknowable> {

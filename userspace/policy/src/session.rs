@@ -197,7 +197,8 @@ impl TextPattern {
         })
     }
 
-    fn holds(&self, value: &str) -> bool {
+    /// Whether a value is this text, or begins with it.
+    pub fn holds(&self, value: &str) -> bool {
         if self.prefix {
             value.starts_with(&self.text)
         } else {

@@ -25,6 +25,7 @@ pub(super) fn caller(flow: &Arc<Flow>) -> Caller {
         keyspace_unclear: false,
         keyspace_before: false,
         user: None,
+        driver: None,
         logged_in: false,
         process: is_here.then(|| process.name.to_string()),
         cgroup: is_here

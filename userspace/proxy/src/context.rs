@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use cql::PreparedStatements;
 use dataplane::{
     Answers, IncomingListener, Legs, Listeners, NewNetnsListeners, Remembered, Splicer,
 };
@@ -55,9 +54,6 @@ pub struct ProxyContext {
     pub services: Arc<Services>,
     /// The reader of tapped flows.
     pub tap: TapThread,
-    /// Statements by prepared id. One store for all databases: an id is a hash of keyspace
-    /// and text, so it means the same everywhere.
-    pub prepared: Arc<PreparedStatements>,
 }
 
 /// The sources of new connections.

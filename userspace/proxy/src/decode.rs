@@ -121,7 +121,7 @@ impl Decoder {
         let gate = |question| Box::new(Gate::new(question, shared, flow));
         let mut decoder = Self {
             reading: Reading::Decodes {
-                decoder: FlowDecoder::new(shared.prepared.clone()),
+                decoder: FlowDecoder::new(shared.services.prepared.clone()),
                 stops: false,
             },
             gate: question.map(gate),
@@ -150,7 +150,7 @@ impl Decoder {
 
     /// Starts to read the flow, which was not read for a while, at its next frames.
     pub(super) fn join(&mut self, unread: Unread) {
-        let prepared = self.recorder.shared.prepared.clone();
+        let prepared = self.recorder.shared.services.prepared.clone();
         self.reading = Reading::Decodes {
             decoder: FlowDecoder::join(prepared, unread),
             stops: false,

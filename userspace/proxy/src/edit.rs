@@ -66,7 +66,7 @@ impl Editing {
             return None;
         }
         let editor = Editor::new(Pipeline::default(), Caller::default());
-        let mut editor = editor.telling(shared.prepared.clone());
+        let mut editor = editor.telling(shared.services.prepared.clone());
         if pipelines.want_openings() {
             editor = editor.remembering();
         }

@@ -136,6 +136,10 @@ impl Sink for InDetail<'_> {
         self.recorder.anomaly(anomaly);
     }
 
+    fn unknown_prepared(&mut self, id: &[u8]) {
+        self.followed.unknown_prepared(id);
+    }
+
     fn frame(&mut self, frame: &Frame<'_>) {
         self.followed.frame(frame);
     }
@@ -158,6 +162,10 @@ impl Sink for InFrames<'_> {
 
     fn anomaly(&mut self, anomaly: Anomaly) {
         self.0.anomaly(anomaly);
+    }
+
+    fn unknown_prepared(&mut self, id: &[u8]) {
+        self.0.unknown_prepared(id);
     }
 
     fn frame(&mut self, frame: &Frame<'_>) {

@@ -13,7 +13,7 @@ def arguments(description):
     parser.add_argument("--port", type=int, default=9042)
     parser.add_argument("--user", required=True)
     parser.add_argument("--password", required=True)
-    parser.add_argument("--protocol", type=int, choices=(4, 5), default=5)
+    parser.add_argument("--protocol", type=int, choices=(3, 4, 5), default=5)
     parser.add_argument("--compression", choices=("none", "lz4", "snappy"), default="none")
     parser.add_argument("--keyspace", help="made, used and dropped (default: one per suite)")
     parser.add_argument("--case", help="run this one only")

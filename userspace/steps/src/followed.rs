@@ -111,6 +111,13 @@ impl Followed {
         self.refusals.remove(&stream);
     }
 
+    /// Reports a request for a prepared statement that is not known.
+    pub fn unknown_prepared(&mut self, id: &[u8]) {
+        for following in &mut self.by {
+            following.unknown_prepared(id);
+        }
+    }
+
     /// Reports a frame that passes.
     pub fn frame(&mut self, frame: &Frame<'_>) {
         if self.wants_frames {

@@ -3,10 +3,11 @@
 //! - `reporter`: steps that are told what passes and tell others: `audit`, `count`, `debug`, `slowlog`, `stats`,
 //!   `trace`. `journal` is the file that two of them write.
 //! - `effect`: steps that ask somebody outside: `cache`, `coalesce`, `fold`, `mirror`.
+//! - `lookup`: texts of prepared statements, asked on connections of the agent's own; `login`: its credentials, and `mirror`'s.
 //! - `protect`: the keys of the transform that encrypts columns.
 //! - `http`: the one client of HTTP/1.1, for key servers and for the command line.
 //! - `tail`: who watches statements as they pass.
-//! - `pipelines`: the steps of each rule, and what they did.
+//! - `pipelines`: the steps of each rule; `pipeline_metrics`: what they did.
 //!
 //! Transforms that need nothing but the bytes are in `cql`.
 //!
@@ -33,7 +34,10 @@ pub mod http;
 mod journal;
 mod keeps;
 mod latencies;
+mod login;
+pub mod lookup;
 pub mod mirror;
+mod pipeline_metrics;
 pub mod pipelines;
 pub mod protect;
 mod refusal;

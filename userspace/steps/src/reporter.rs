@@ -89,6 +89,11 @@ pub trait Following: Send + Sync {
         let _ = (request, details);
     }
 
+    /// Reports a request for a prepared statement that is not known. Called for every reporter.
+    fn unknown_prepared(&mut self, id: &[u8]) {
+        let _ = id;
+    }
+
     /// Reports a frame that passes. Only called for a reporter that wants frames.
     fn frame(&mut self, frame: &Frame<'_>) {
         let _ = frame;

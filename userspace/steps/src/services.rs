@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cql::PreparedStatements;
 use prometheus::Registry;
 use telemetry::Metrics;
 
@@ -12,7 +13,9 @@ use crate::{
     fold::{FoldMetrics, Folds},
     frames::FrameMetrics,
     journal::{JournalMetrics, Journals},
+    lookup::Lookups,
     mirror::{MirrorMetrics, Mirrors},
+    pipeline_metrics::PipelineMetrics,
     protect::{ProtectMetrics, Rings},
     statements::Statements,
     stats,
@@ -44,19 +47,30 @@ pub struct Services {
     pub statements: Arc<Statements>,
     /// The watchers of statements as they pass.
     pub tails: Arc<Tails>,
+    /// Statements by prepared id. One store for all databases: an id is a hash of keyspace and text.
+    pub prepared: Arc<PreparedStatements>,
+    /// The threads of `lookup`.
+    pub lookups: Lookups,
     /// The keys of transforms that encrypt.
     pub rings: Rings,
 }
 
 impl Services {
-    /// Declares and registers the services' metrics. `agents`: the agent's own metrics, which some
-    /// services share.
+    /// Declares and registers the services' metrics. `agents` and `pipelines`: the agent's own metrics, and those of
+    /// pipelines, which some services share.
     ///
     /// # Errors
     /// Two metrics of one name.
-    pub fn register(registry: &Registry, agents: &Metrics) -> prometheus::Result<Self> {
+    pub fn register(
+        registry: &Registry,
+        agents: &Metrics,
+        pipelines: &PipelineMetrics,
+    ) -> prometheus::Result<Self> {
         fenced::register(registry)?;
+        let prepared = Arc::<PreparedStatements>::default();
         Ok(Self {
+            lookups: Lookups::new(prepared.clone(), pipelines.clone()),
+            prepared,
             journals: Journals::new(JournalMetrics::register(registry)?),
             collectors: Collectors::new(TraceMetrics::register(registry)?),
             caches: Caches::new(CacheMetrics::register(registry)?),

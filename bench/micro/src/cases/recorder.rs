@@ -10,6 +10,7 @@ use policy::RuleName;
 use prometheus::Registry;
 use steps::{
     Followed, Reporters, Services,
+    pipelines::PipelineMetrics,
     reporters::ReporterSettings,
     statements::{Asker, Series},
 };
@@ -33,8 +34,9 @@ impl Recorder {
     pub(super) fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         let own = Metrics::register(&registry, &[])?;
+        let pipelines = PipelineMetrics::register(&registry)?;
         Ok(Self {
-            services: Arc::new(Services::register(&registry, &own)?),
+            services: Arc::new(Services::register(&registry, &own, &pipelines)?),
             rule: RuleName::new("bench"),
             at_hand: Vec::new(),
             oldest: 0,

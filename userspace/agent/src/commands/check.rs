@@ -126,6 +126,7 @@ fn trials(
         statement: statement.to_owned(),
         unix_us: now.as_microsecond(),
         user: args.user.clone(),
+        driver: args.driver.clone(),
         keyspace: args.keyspace.clone(),
         client: args
             .from

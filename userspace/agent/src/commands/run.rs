@@ -164,7 +164,6 @@ impl Serving {
             pipeline_metrics: early.pipeline_metrics,
             services: early.services,
             tap: TapThread::new(early.tap_metrics, config.tap_cpu),
-            prepared: Arc::default(),
             backends: proxy::Backends::new(backends.choice(), {
                 let backends = backends.clone();
                 move |backend, why| backends.suspect(backend, why)

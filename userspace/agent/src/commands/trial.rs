@@ -37,6 +37,7 @@ pub(super) struct Asked {
     pub keyspace: Option<String>,
     /// The time by the wall clock, in µs since 1970.
     pub unix_us: i64,
+    pub driver: Option<String>,
     pub client: String,
     pub process: Option<String>,
     pub cgroup: Option<String>,
@@ -76,7 +77,7 @@ pub(super) fn try_out(pipeline: Pipeline, rule: &str, asked: &Asked, prepared: b
     let mut notes = Notes::default();
     let mut editor = Editor::new(pipeline, caller);
     editor.set_time(asked.unix_us);
-    log_in(&mut editor, asked.user.as_deref(), &mut notes);
+    log_in(&mut editor, asked, &mut notes);
     let sent = match prepared {
         true => frame(VERSION, PREPARE, &long_string(&asked.statement)),
         false => frame(VERSION, QUERY, &query(&asked.statement)),
@@ -95,11 +96,18 @@ pub(super) fn try_out(pipeline: Pipeline, rule: &str, asked: &Asked, prepared: b
     Tried { fate, notes }
 }
 
-/// Has the editor see a log-in, as this user or as nobody.
-fn log_in(editor: &mut Editor, user: Option<&str>, notes: &mut Notes) {
-    let version = [&[0, 1][..], &string("CQL_VERSION"), &string("3.0.0")].concat();
-    editor.requests(0, &frame(VERSION, STARTUP, &version), notes);
-    let Some(user) = user else {
+/// Has the editor see a log-in, by this driver or by one that does not say its name, as this user or as nobody.
+fn log_in(editor: &mut Editor, asked: &Asked, notes: &mut Notes) {
+    let mut options = vec![("CQL_VERSION", "3.0.0")];
+    options.extend(asked.driver.as_deref().map(|name| ("DRIVER_NAME", name)));
+    let mut startup = (options.len() as u16).to_be_bytes().to_vec();
+    startup.extend(
+        options
+            .iter()
+            .flat_map(|(option, value)| [string(option), string(value)].concat()),
+    );
+    editor.requests(0, &frame(VERSION, STARTUP, &startup), notes);
+    let Some(user) = asked.user.as_deref() else {
         editor.responses(&frame(VERSION | RESPONSE, READY, &[]), notes);
         return;
     };
@@ -180,6 +188,10 @@ impl Log for Notes {
         self.0.push(format!(
             "would be refused by {transform} ({reason}), which only counts"
         ));
+    }
+
+    fn warned(&mut self, transform: &'static str, reason: &'static str, _: bool) {
+        self.0.push(format!("warned of by {transform} ({reason})"));
     }
 
     fn slowed(&mut self, transform: &'static str, ns: u64) {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use cql_edit::Copies;
 use policy::{Action, Policy, Rule, RuleName, Shortcut, TapDepth};
-use steps::{WhenFull, pipelines::Steps, reporter};
+use steps::{WhenFull, lookup, pipelines::Steps, reporter};
 use toml::Spanned;
 
 use super::{error::Flaw, raw::RawRule, value::one_of};
@@ -221,6 +221,12 @@ fn obstacle(rule: &RawRule, steps: Option<&Steps>) -> Option<String> {
     let edits = steps.and_then(|steps| steps.edit.as_ref());
     let mut edits = edits.into_iter().flat_map(|edits| edits.iter());
     if let Some(step) = edits.find(|step| step.copies().is_none()) {
+        if step.name() == lookup::NAME {
+            return Some(
+                "`lookup` asks on the flow's connection (`connection = \"own\"` does not)"
+                    .to_owned(),
+            );
+        }
         return Some(format!(
             "`{}` may change, answer, delay or refuse requests",
             step.name()
@@ -377,6 +383,11 @@ mod tests {
                 r#"fail = "open"
                 pipeline = [{ transform = "stats" }, { transform = "guard", refuse = ["truncate"] }]"#,
                 "`guard` may change, answer, delay or refuse requests",
+            ),
+            (
+                r#"fail = "open"
+                pipeline = [{ transform = "stats" }, { transform = "lookup" }]"#,
+                "`lookup` asks on the flow's connection (`connection = \"own\"` does not)",
             ),
             (
                 r#"fail = "open"

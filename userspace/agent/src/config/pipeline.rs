@@ -7,8 +7,8 @@ use flow::About;
 use policy::{Action, RuleName};
 use serde::de::DeserializeOwned;
 use steps::{
-    JournalSettings, Reporter, WhenFull, effect::Effect, effects, pipelines::Steps, protect,
-    reporters,
+    JournalSettings, Reporter, WhenFull, effect::Effect, effects, lookup, pipelines::Steps,
+    protect, reporters,
 };
 use toml::{Spanned, Table};
 
@@ -141,7 +141,7 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
     if !keys.is_empty() {
         may_protect(rule, &report)?;
     }
-    means_what_is_named(rule, &edit)?;
+    means_what_is_named(rule, &edit, &report)?;
     if protective::refuses_unread(rule) && !edit.iter().any(|step| step.is_strict()) {
         edit.insert(0, transforms::readable());
     }
@@ -170,13 +170,19 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
 /// `cache`, `coalesce` and `fold` know what a statement is about by the names in its text and the keyspace that the client is
 /// in, which have to be those of one side; and a table has two names where the database's is understood, too. `lookup`
 /// has texts of the database, which others would take for the client's.
-fn means_what_is_named(rule: &RawRule, steps: &[Arc<dyn Transform>]) -> Result<(), Flaw> {
-    let mut names = steps.iter().map(|step| step.name());
-    let Some(name) = names.find(|name| ["cache", COALESCE, FOLD, "lookup"].contains(name)) else {
+fn means_what_is_named(
+    rule: &RawRule,
+    steps: &[Arc<dyn Transform>],
+    reporters: &[Box<dyn Reporter>],
+) -> Result<(), Flaw> {
+    let reporters = reporters.iter().map(|step| step.name());
+    let mut names = steps.iter().map(|step| step.name()).chain(reporters);
+    let name = names.find(|name| ["cache", COALESCE, FOLD, lookup::NAME].contains(name));
+    let Some(name) = name else {
         return Ok(());
     };
     let why = match name {
-        "lookup" => "which would take the database's names for the client's",
+        lookup::NAME => "which would take the database's names for the client's",
         _ => "which would not know all writes to its tables",
     };
     let renames = |raw: &&Spanned<Table>| {
@@ -308,7 +314,7 @@ fn names() -> String {
     let all: [&[&str]; 4] = [
         transforms::NAMES,
         effects::NAMES,
-        &[protect::NAME],
+        &[lookup::NAME, protect::NAME],
         reporters::NAMES,
     ];
     all.concat().join(", ")
@@ -331,10 +337,15 @@ fn step(raw: &Spanned<Table>, encrypts: bool) -> Result<Step, Flaw> {
             settings = settings.encrypting();
         }
         settings.build().map(Step::Carries).map_err(flaw)
+    } else if is_one_of(&[lookup::NAME]) {
+        let settings: lookup::LookupSettings = settings_alone(table).map_err(flaw)?;
+        let built = settings.build(encrypts).map_err(flaw)?;
+        Ok(match built {
+            lookup::Built::Transform(step) => Step::Edits(step),
+            lookup::Built::Reporter(step) => Step::Reports(step),
+        })
     } else if is_one_of(&[protect::NAME]) {
-        let mut table = table.clone();
-        table.remove(TRANSFORM);
-        let settings: protect::ProtectSettings = settings(&table).map_err(flaw)?;
+        let settings: protect::ProtectSettings = settings_alone(table).map_err(flaw)?;
         let built = settings.build().map_err(flaw);
         built.map(|(step, source)| Step::Protects(step, source))
     } else if is_one_of(reporters::NAMES) {
@@ -346,6 +357,13 @@ fn step(raw: &Spanned<Table>, encrypts: bool) -> Result<Step, Flaw> {
             "{TRANSFORM}: expected one of {names}; found {name}"
         )))
     }
+}
+
+/// Reads settings that have no name among them.
+fn settings_alone<T: DeserializeOwned>(table: &Table) -> Result<T, String> {
+    let mut table = table.clone();
+    table.remove(TRANSFORM);
+    settings(&table)
 }
 
 fn settings<T: DeserializeOwned>(table: &Table) -> Result<T, String> {

@@ -18,7 +18,7 @@ use schemars::{
     transform::{Transform, transform_subschemas},
 };
 use serde_json::{Value, json};
-use steps::{effects, protect, reporters};
+use steps::{effects, lookup, protect, reporters};
 
 use super::raw::RawConfig;
 
@@ -46,7 +46,7 @@ impl JsonSchema for Step {
             transforms::TransformSettings::json_schema(generator),
             effects::EffectSettings::json_schema(generator),
             reporters::ReporterSettings::json_schema(generator),
-            Protect::json_schema(generator),
+            Unlisted::json_schema(generator),
         ];
         let mut steps: Vec<Value> = listed
             .iter()
@@ -63,11 +63,12 @@ impl JsonSchema for Step {
     }
 }
 
-/// `protect` among other steps: its settings have no `transform` of their own.
+/// Steps that are in no list: their settings have no `transform` of their own.
 #[derive(JsonSchema)]
 #[schemars(tag = "transform", rename_all = "snake_case")]
 #[expect(dead_code, reason = "only the schema is made of it")]
-enum Protect {
+enum Unlisted {
+    Lookup(lookup::LookupSettings),
     Protect(protect::ProtectSettings),
 }
 

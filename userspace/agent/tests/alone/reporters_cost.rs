@@ -13,7 +13,9 @@ use flow::Flow;
 use policy::RuleName;
 use prometheus::Registry;
 use serde::Deserialize;
-use steps::{Followed, Reporters, Services, reporters::ReporterSettings};
+use steps::{
+    Followed, Reporters, Services, pipelines::PipelineMetrics, reporters::ReporterSettings,
+};
 use telemetry::Metrics;
 
 use crate::common::frames::{RESPONSE, RESULT, frame, query, ready, startup};
@@ -75,7 +77,8 @@ pub fn followed(steps: &[&str]) -> (Followers, Arc<Services>) {
     let reporters: Reporters = steps.iter().map(build).collect();
     let registry = Registry::new();
     let own = Metrics::register(&registry, &[]).unwrap();
-    let services = Arc::new(Services::register(&registry, &own).unwrap());
+    let pipelines = PipelineMetrics::register(&registry).unwrap();
+    let services = Arc::new(Services::register(&registry, &own, &pipelines).unwrap());
     for reporter in reporters.iter() {
         reporter.open(&services).unwrap();
     }

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsStr,
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
@@ -24,6 +24,9 @@ const TAP: &str = "path = \"tap\"\npipeline = [{ transform = \"stats\" }]";
 
 /// An agent that is ready lists connections within this time. On a quiet host it takes milliseconds.
 const FOUND: Duration = Duration::from_secs(5);
+
+/// For Cassandra to have written down what it has prepared, and to answer.
+const WRITTEN: Duration = Duration::from_secs(60);
 
 /// Fewer requests than any suite has behind that case.
 const MANY: u64 = 20;
@@ -53,8 +56,8 @@ fn found(agent: &Agent<'_>) -> Vec<Value> {
 }
 
 /// An agent that starts beside an application that is connected.
-fn starts<'a>(cassandra: &Cassandra, cgroup: &'a Cgroup) -> Agent<'a> {
-    let agent = cassandra.agent_with(cgroup, "enrich", "open", TAP);
+fn starts<'a>(cassandra: &Cassandra, cgroup: &'a Cgroup, rule: &str) -> Agent<'a> {
+    let agent = cassandra.agent_with(cgroup, "enrich", "open", rule);
     for flow in found(&agent) {
         assert_eq!(
             (&flow["path"], &flow["action"]),
@@ -79,7 +82,7 @@ pub fn suite(cassandra: &Cassandra, words: &[&OsStr], args: &[&str]) -> Details 
     let cgroup = Cgroup::new().unwrap();
     let _alone = suite::alone();
     let stopped = suite::stopped_behind(PREPARED, cassandra, &cgroup, words, args);
-    let agent = starts(cassandra, &cgroup);
+    let agent = starts(cassandra, &cgroup, TAP);
     let details = stopped.goes_on();
     let began = Instant::now();
     while told(&agent) < MANY {
@@ -110,7 +113,7 @@ fn a_rust_driver_is_read_from_there_on() {
             .await;
         let insert = insert.unwrap();
         session.execute_unpaged(&insert, (0,)).await.unwrap();
-        let agent = starts(&cassandra, &cgroup);
+        let agent = starts(&cassandra, &cgroup, TAP);
         // Its text is not known.
         for id in 0..REQUESTS {
             session.execute_unpaged(&insert, (id,)).await.unwrap();
@@ -141,6 +144,31 @@ fn a_rust_driver_is_read_from_there_on() {
         let unknown = agent.metric(unknown).unwrap();
         assert!(unknown >= f64::from(REQUESTS - 1), "{unknown}");
         assert!(!seen::statements(&agent, keyspace)["words"].contains_key("insert"));
+        drop(agent);
+        // The next one asks for it, as a user of its own.
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("password");
+        fs::write(&file, &cassandra.password).unwrap();
+        let (user, rule) = (
+            &cassandra.user,
+            "path = \"tap\"\npipeline = [{ transform = \"stats\" }",
+        );
+        let rule = format!(
+            "{rule}, {{ transform = \"lookup\", connection = \"own\", username = {user:?}, password_file = {file:?} }}]"
+        );
+        let agent = starts(&cassandra, &cgroup, &rule);
+        let began = Instant::now();
+        let is_known = || {
+            let tables = seen::statements(&agent, keyspace);
+            tables
+                .get("words")
+                .is_some_and(|kinds| kinds.contains_key("insert"))
+        };
+        while !is_known() {
+            assert!(began.elapsed() < WRITTEN, "{:?}", agent.get("/metrics"));
+            session.execute_unpaged(&insert, (0,)).await.unwrap();
+            thread::sleep(Duration::from_millis(10));
+        }
         drop(agent);
         run(&session, &format!("DROP KEYSPACE {keyspace}")).await;
     });

@@ -33,4 +33,5 @@ mod seen;
 mod sockets;
 mod suite;
 mod twin;
+mod warned;
 mod workload;

@@ -320,13 +320,13 @@ fn cqlsh(test: &str, action: &str) {
 }
 
 /// Settings that a suite runs with.
-struct Suite {
+pub struct Suite {
     python: String,
-    cassandra: Cassandra,
+    pub cassandra: Cassandra,
 }
 
 impl Suite {
-    fn provided(test: &str) -> Option<Self> {
+    pub fn provided(test: &str) -> Option<Self> {
         Some(Self {
             python: skip::provided(test, "UNDERPASS_PYTHON")?,
             cassandra: Cassandra::provided(test)?,
@@ -334,7 +334,7 @@ impl Suite {
     }
 
     /// Runs a script as an application, all of whose cases have to pass.
-    fn run(&self, cgroup: &Cgroup, script: &str, args: &[&str]) -> Details {
+    pub fn run(&self, cgroup: &Cgroup, script: &str, args: &[&str]) -> Details {
         let script = suite::folder().join(script);
         let words = [self.python.as_ref(), script.as_os_str()];
         suite::run(&self.cassandra, Some(cgroup), &words, args)

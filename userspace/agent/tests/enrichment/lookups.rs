@@ -1,14 +1,18 @@
 //! Statements that were prepared before the agent saw the flow: the database is asked, and neither client nor operator
 //! has to do anything.
 
-use std::{io::Write, process::Command};
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::TcpStream,
+    process::Command,
+};
 
 use serde_json::Value;
 
 use crate::common::{
-    BINARY, eventually,
+    BINARY, PATIENCE, accept, eventually,
     frames::{RESPONSE, RESULT, frame, query, ready, startup, void},
-    wire::{Conversation, Host, host},
+    wire::{Conversation, Host, auth_success, authenticate, host},
 };
 
 const TEXT: &str = "SELECT v FROM shop.orders WHERE id = ?";
@@ -153,5 +157,124 @@ fn an_answer_that_is_out_never_reaches_the_client() {
         c.server_sends(&void(4, 1));
         assert_eq!(lookups(host, "found"), 1);
         c.ends();
+    });
+}
+
+/// The agent's own connection, as the database sees it.
+struct Own(TcpStream);
+
+impl Own {
+    fn comes(host: &Host<'_>) -> Self {
+        let (stream, _) = accept(&host.listener);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(stream)
+    }
+
+    /// A request's opcode and body.
+    fn asks(&mut self) -> (u8, Vec<u8>) {
+        let mut header = [0; 9];
+        self.0.read_exact(&mut header).unwrap();
+        let [version, _, _, _, opcode, length @ ..] = header;
+        assert_eq!(version, 4);
+        let mut body = vec![0; u32::from_be_bytes(length) as usize];
+        self.0.read_exact(&mut body).unwrap();
+        (opcode, body)
+    }
+
+    fn answers(&mut self, frame: &[u8]) {
+        self.0.write_all(frame).unwrap();
+    }
+
+    /// The question for [`id`].
+    fn asks_for_text(&mut self) {
+        let (opcode, body) = self.asks();
+        let text = String::from_utf8_lossy(&body).into_owned();
+        assert_eq!(opcode, 7, "{text}");
+        assert!(text.contains(&format!("prepared_id = 0x{HEX}")), "{text}");
+    }
+}
+
+/// Two columns with names, and a row of null and [`TEXT`].
+fn named_answer() -> Vec<u8> {
+    const GLOBAL: i32 = 1;
+    const VARCHAR: [u8; 2] = [0, 13];
+    let string = |text: &str| [&(text.len() as u16).to_be_bytes(), text.as_bytes()].concat();
+    let mut body = [2, GLOBAL, 2].map(i32::to_be_bytes).concat();
+    body.extend(string("system"));
+    body.extend(string("prepared_statements"));
+    for name in ["logged_keyspace", "query_string"] {
+        body.extend([&string(name)[..], &VARCHAR].concat());
+    }
+    body.extend([1, -1, TEXT.len() as i32].map(i32::to_be_bytes).concat());
+    body.extend(TEXT.as_bytes());
+    frame(RESPONSE | 4, 0, RESULT, &body)
+}
+
+/// The flow is the client's own, or read by the agent; and nobody else's bytes are on it.
+#[test]
+fn a_connection_of_the_agents_own_asks() {
+    for (path, shown) in [("tap", "tap"), ("inline", "enrich")] {
+        let folder = tempfile::tempdir().unwrap();
+        let password = folder.path().join("password");
+        std::fs::write(&password, "secret\n").unwrap();
+        let step = format!(
+            "{{ transform = \"lookup\", connection = \"own\", username = \"eve\", password_file = {password:?} }}"
+        );
+        host(|host| {
+            let pipeline = format!("{step}, {{ transform = \"stats\" }}");
+            host.policy(&format!("{}path = \"{path}\"\n", policy(&pipeline)));
+            let mut c = begin(host, 4);
+            c.client_sends(&execute(4, 1));
+            c.server_sends(&void(4, 1));
+            let mut own = Own::comes(host);
+            assert_eq!(own.asks().0, 1);
+            own.answers(&authenticate(4));
+            let (opcode, token) = own.asks();
+            assert_eq!((opcode, &token[4..]), (15, &b"\0eve\0secret"[..]));
+            own.answers(&auth_success(4, 0));
+            own.asks_for_text();
+            own.answers(&named_answer());
+            eventually("the answer is there", || lookups(host, "found") == 1);
+            for stream in 2..4 {
+                c.client_sends(&execute(4, stream));
+                c.server_sends(&void(4, stream));
+            }
+            // Copies are read a little later.
+            eventually("it is known", || top(host, TEXT) == 2);
+            assert_eq!(top(host, "unknown"), 1);
+            assert_eq!(host.flow(&c)["path"], shown);
+            c.ends();
+        });
+    }
+}
+
+#[test]
+fn a_database_that_does_not_tell_is_left_in_peace() {
+    host(|host| {
+        let step = "{ transform = \"lookup\", connection = \"own\" }, { transform = \"stats\" }";
+        host.policy(&policy(step));
+        let mut c = begin(host, 4);
+        c.client_sends(&execute(4, 1));
+        c.server_sends(&void(4, 1));
+        let mut own = Own::comes(host);
+        assert_eq!(own.asks().0, 1);
+        // No credentials.
+        own.answers(&authenticate(4));
+        eventually("it fails", || lookups(host, "failed") == 1);
+        assert_eq!(own.0.read(&mut [0]).unwrap(), 0);
+        let another = frame(4, 2, 0x0A, &[&[0, 2, 7, 7][..], &[0, 1, 0]].concat());
+        c.client_sends(&another);
+        c.server_sends(&void(4, 2));
+        eventually("the next one, too", || lookups(host, "failed") == 2);
+        host.listener.set_nonblocking(true).unwrap();
+        let comes = host.listener.accept().map_err(|e| e.kind());
+        assert_eq!(comes.err(), Some(ErrorKind::WouldBlock));
+        host.listener.set_nonblocking(false).unwrap();
+        c.ends();
+        let log = host.agent.log();
+        let lines = log
+            .lines()
+            .filter(|line| line.contains("it wants a log-in"));
+        assert_eq!(lines.count(), 1, "{log}");
     });
 }

@@ -138,6 +138,38 @@ fn check_says_which_rules_are_there_at_a_time() {
 }
 
 #[test]
+fn check_says_for_whom_a_guard_is_there() {
+    let policy = file(
+        "[[rule]]\nname = \"r\"\nto = [\":9042\"]\naction = \"enrich\"\nfail = \"closed\"\npipeline = [\n\
+         { transform = \"guard\", refuse = [\"ddl\"], not_users = [\"admin\"] },\n\
+         { transform = \"guard\", refuse = [\"no_limit\"], drivers = [\"cqlsh\"], mode = \"warn\" }]\n",
+    );
+    let tried = |statement: &str, who: &[&str]| {
+        let args = [
+            &[
+                "check",
+                "--file-only",
+                path(&policy),
+                "--statement",
+                statement,
+            ],
+            who,
+        ]
+        .concat();
+        String::from_utf8(underpass(&args).stdout).unwrap()
+    };
+    let (drop, select) = ("DROP TABLE shop.t", "SELECT * FROM shop.t");
+    let refused = "refused by rule r: DROP is not allowed";
+    assert!(tried(drop, &[]).contains(refused));
+    assert!(tried(drop, &["--user", "app"]).contains(refused));
+    assert!(tried(drop, &["--user", "admin"]).contains("by rule r: passes"));
+    let warned = "passes (warned of by guard (no_limit))";
+    assert!(tried(select, &["--driver", "cqlsh"]).contains(warned));
+    assert!(tried(select, &[]).contains(warned), "whoever says nothing");
+    assert!(tried(select, &["--driver", "other"]).contains("by rule r: passes\n"));
+}
+
+#[test]
 fn check_says_what_stands_behind_a_virtual_address() {
     let text = "[[rule]]\nname = \"v\"\nto = [\"10.9.0.10:9042\"]\naction = \"bypass\"\n\
                 backends = [\"10.1.0.1:9042\", \"10.1.0.2:9042\"]\n";

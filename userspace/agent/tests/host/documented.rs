@@ -66,7 +66,7 @@ fn metrics() {
     pipelines.declare_for_docs();
     let tap = proxy::tap::TapMetrics::register(&registry).unwrap();
     tap.declare_for_docs();
-    let services = steps::Services::register(&registry, &own).unwrap();
+    let services = steps::Services::register(&registry, &own, &pipelines).unwrap();
     services.declare_for_docs();
     let backends = agent::backends::BackendMetrics::register(&registry).unwrap();
     backends.declare_for_docs();

@@ -5,23 +5,15 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
-
 use crate::{Caller, Outcome, Request, Transform};
 use cql::Opcode;
-
-/// Asks the database for the texts of statements that were prepared before the agent saw the flow, or past it.
-#[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LookupSettings {}
 
 #[derive(Debug)]
 struct Lookup;
 
-impl LookupSettings {
-    pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
-        Ok(Arc::new(Lookup))
-    }
+/// Makes the step, which has no settings of its own.
+pub fn lookup() -> Arc<dyn Transform> {
+    Arc::new(Lookup)
 }
 
 impl Transform for Lookup {

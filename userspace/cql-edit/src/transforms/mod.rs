@@ -5,6 +5,7 @@
 mod consistency;
 mod guard;
 mod lookup;
+pub use lookup::lookup;
 mod null;
 mod paging;
 mod prepared;
@@ -58,7 +59,6 @@ macro_rules! transforms {
 transforms! {
     consistency => Consistency(ConsistencySettings),
     guard => Guard(GuardSettings),
-    lookup => Lookup(LookupSettings),
     null => Null(NullSettings),
     paging => Paging(PagingSettings),
     rewrite => Rewrite(RewriteSettings),

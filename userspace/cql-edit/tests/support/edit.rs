@@ -52,6 +52,7 @@ pub struct Noted {
     pub changed: usize,
     pub refused: usize,
     pub answered: usize,
+    pub warned: Vec<bool>,
     pub unseen: Vec<(Unseen, bool)>,
     pub unshown: Vec<Unseen>,
     pub looked_up: Vec<LookedUp>,
@@ -68,6 +69,9 @@ impl Log for Noted {
         self.answered += 1;
     }
     fn would_refuse(&mut self, _: &'static str, _: &'static str) {}
+    fn warned(&mut self, _: &'static str, _: &'static str, is_told: bool) {
+        self.warned.push(is_told);
+    }
     fn slowed(&mut self, _: &'static str, _: u64) {}
     fn unseen(&mut self, _: StreamId, why: Unseen, refused: bool) {
         self.unseen.push((why, refused));

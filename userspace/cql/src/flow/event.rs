@@ -34,6 +34,10 @@ pub trait Sink {
     }
     /// Something odd that is counted by its cause; the flow goes on.
     fn anomaly(&mut self, anomaly: Anomaly);
+    /// Beside [`Anomaly::UnknownPreparedId`]: the id.
+    fn unknown_prepared(&mut self, id: &[u8]) {
+        let _ = id;
+    }
     /// If it asks for frames: the header of one has passed, and what is read of its body. Frames of a flow
     /// that is not understood are none.
     fn frame(&mut self, frame: &Frame<'_>) {

@@ -382,6 +382,7 @@ impl<'r, S: Sink> Reading<'r, S> {
         let statement = self.flow.prepared.get(id, &mut self.flow.statements);
         if statement.is_none() {
             self.sink.anomaly(Anomaly::UnknownPreparedId);
+            self.sink.unknown_prepared(id);
         }
         Some(Found {
             statement,
@@ -425,6 +426,7 @@ impl<'r, S: Sink> Reading<'r, S> {
                     if child.is_none() && !unknown_id {
                         unknown_id = true;
                         self.sink.anomaly(Anomaly::UnknownPreparedId);
+                        self.sink.unknown_prepared(id);
                     }
                 }
                 _ => {

@@ -22,12 +22,15 @@ use super::{
     keyspace_connection,
     metrics::{Fate, MirrorMetrics},
     out::Out,
-    settings::{Checked, Login},
+    settings::Checked,
     shared::{Job, MAX_KEYSPACES, Shared},
     telling::{Away, Told},
     texts::Texts,
 };
-use crate::register::{self, Register};
+use crate::{
+    login::Login,
+    register::{self, Register},
+};
 
 /// The interval at which unanswered requests are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);

@@ -16,10 +16,10 @@ use tokio::{
 use super::{
     connection::{Connection, Ended},
     metrics::Fate,
-    settings::Login,
     shared::{Job, Shared},
     stream::{self, Stream},
 };
+use crate::login::Login;
 
 /// The time limit for connecting, TLS, logging in and USE.
 const OPENING: Duration = Duration::from_secs(5);

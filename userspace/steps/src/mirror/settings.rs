@@ -1,13 +1,15 @@
 //! The settings of `mirror`, and their check.
 
-use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use cql::Compression;
 use serde::Deserialize;
 use tls::{Dialling, Outward, RawDialling};
-use zeroize::Zeroizing;
 
-use crate::duration;
+use crate::{
+    duration,
+    login::{Login, LoginSettings},
+};
 
 /// Sends copies of requests to a second cluster. Stands behind all transforms.
 #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
@@ -120,35 +122,7 @@ pub(super) struct Checked {
     pub(super) shows_values: bool,
     pub(super) compression: Compression,
     tls: Option<Dialling>,
-    login: Option<(String, PathBuf)>,
-}
-
-/// The longest password.
-const MAX_PASSWORD_BYTES: usize = 4_096;
-
-/// The longest file of a password: line ends stand behind it.
-const MAX_PASSWORD_FILE_BYTES: u64 = MAX_PASSWORD_BYTES as u64 + 2;
-
-/// The credentials for the mirror.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Login {
-    user: String,
-    password: String,
-}
-
-impl fmt::Debug for Login {
-    /// Leaves the password out.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut login = f.debug_struct("Login");
-        login.field("user", &self.user).finish_non_exhaustive()
-    }
-}
-
-impl Login {
-    /// The body of the AUTH_RESPONSE that logs in.
-    pub(super) fn auth_response(&self) -> Zeroizing<Vec<u8>> {
-        cql_client::auth_response(&self.user, &self.password)
-    }
+    login: Option<LoginSettings>,
 }
 
 impl MirrorSettings {
@@ -196,18 +170,7 @@ impl MirrorSettings {
             let found = &self.timeout;
             format!("timeout: expected `1ms` to `10s`; found {found:?}")
         })?;
-        let login = match (self.username, self.password_file) {
-            (None, None) => None,
-            (Some(user), Some(file)) if file.is_absolute() => Some((user, file)),
-            (Some(_), Some(file)) => {
-                let found = file.display();
-                return Err(format!(
-                    "password_file: expected an absolute path; found {found}"
-                ));
-            }
-            (Some(_), None) => return Err("username: expected with `password_file`".to_owned()),
-            (None, Some(_)) => return Err("password_file: expected with `username`".to_owned()),
-        };
+        let login = LoginSettings::of(self.username, self.password_file)?;
         let tls = self.tls.map(RawDialling::read).transpose();
         Ok(Checked {
             to,
@@ -241,22 +204,11 @@ impl Checked {
         tls.map(|tls| Outward::load(tls, &host, None)).transpose()
     }
 
-    /// Reads the password. Line ends at the end of its file are not part of it.
+    /// Reads the password.
+    ///
+    /// # Errors
+    /// Those of [`LoginSettings::read`].
     pub(super) fn login(&self) -> io::Result<Option<Login>> {
-        let Some((user, file)) = &self.login else {
-            return Ok(None);
-        };
-        let cannot = |what: &dyn fmt::Display| {
-            io::Error::other(format!("password_file: {}: {what}", file.display()))
-        };
-        let text = trusted::read_text(file, MAX_PASSWORD_FILE_BYTES).map_err(|e| cannot(&e))?;
-        let password = text.trim_end_matches(['\r', '\n']);
-        if password.is_empty() || password.len() > MAX_PASSWORD_BYTES || password.contains('\0') {
-            return Err(cannot(&"expected a password in one line"));
-        }
-        Ok(Some(Login {
-            user: user.clone(),
-            password: password.to_owned(),
-        }))
+        self.login.as_ref().map(LoginSettings::read).transpose()
     }
 }

@@ -11,11 +11,11 @@ use super::{
     exchange::Exchange,
     metrics::{Counters, Fate},
     out::Out,
-    settings::{Checked, Login},
+    settings::Checked,
     telling::{Away, Told},
     texts::{Text, Texts},
 };
-use crate::register::Dials;
+use crate::{login::Login, register::Dials};
 
 /// The most keyspaces in use at the same time; each has a connection of its own.
 pub(super) const MAX_KEYSPACES: usize = 64;

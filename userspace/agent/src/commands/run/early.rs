@@ -105,7 +105,7 @@ impl Early {
         let pipeline_metrics = PipelineMetrics::register(&registry)?;
         let tap_metrics = TapMetrics::register(&registry)?;
         let refused = admin::register(&registry)?;
-        let services = Arc::new(Services::register(&registry, &metrics)?);
+        let services = Arc::new(Services::register(&registry, &metrics, &pipeline_metrics)?);
         config.pipelines.open(&services)?;
         let tls = TlsRules::load(&config.tls)?;
         let available = PathsAvailable::register(&registry)?;
@@ -181,6 +181,7 @@ pub(super) fn attach(config: &Config, early: &mut Early) -> anyhow::Result<Attac
         .unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
     early.services.caches.dial_by(probe);
     early.services.folds.dial_by(probe);
+    early.services.lookups.dial_by(probe);
     early.services.mirrors.dial_by(probe);
     // Beneath the pins, which are ours alone by now.
     if let Err(error) = early.edge_control.apply(&config.xdp, &config.policy) {

@@ -49,7 +49,6 @@ fn every_transform_can_be_configured() {
          [\"writes\", \"select\"], keyspaces = [\"shop\"] }",
         "{ transform = \"guard\", refuse = [\"ddl\", \"no_limit\"], tables = [\"shop.*\"], \
          partition_keys = { \"shop.t\" = [\"k\"] }, mode = \"shadow\" }",
-        "{ transform = \"lookup\" }",
         "{ transform = \"null\" }",
         "{ transform = \"paging\", at_most = 10 }",
         "{ transform = \"rewrite\", addresses = \"dialled\", max_ttl = \"90d\", default_ttl = \"30d\", \
@@ -66,6 +65,7 @@ fn every_transform_can_be_configured() {
         "{ transform = \"mirror\", to = \"10.0.0.9:9042\", what = [\"reads\", \"writes\"], sample = 1.0, compare = \
          true, dual_write = true, username = \"u\", password_file = \"/p\", timeout = \"1s\", on_failure = \
          \"error\", show_values = true, compression = \"lz4\", tls = { ca = \"/a\", server_name = \"n\", cert = \"/c\", key = \"/k\" } }",
+        "{ transform = \"lookup\" }",
         "{ transform = \"protect\", columns = { \"shop.customers\" = [\"iban\"] }, kms = \
          \"http://127.0.0.1:8200/keys\", refresh = \"10s\", max_age = \"60m\", timeout = \"1s\", \
          unencrypted = \"pass\", on_failure = \"error\" }",

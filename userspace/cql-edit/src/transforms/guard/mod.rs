@@ -2,6 +2,7 @@
 
 mod judge;
 mod objection;
+mod whom;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,7 @@ use serde::Deserialize;
 pub use self::judge::Reason;
 use self::judge::{Judge, not_understood};
 use self::objection::Objection;
+use self::whom::Whom;
 use super::prepared::Prepared;
 use crate::{
     Caller, Copies, Error, Outcome, Refused, Request, Response, Statement, Transform, Unpaired,
@@ -25,11 +27,29 @@ use cql::StatementKind;
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"refuse": ["ddl", "truncate", "no_limit"], "max_batch": 100}]))]
 pub struct GuardSettings {
-    /// Whether statements are refused, or only counted.
+    /// Whether statements are refused, or pass with a warning, or are only counted.
     #[serde(default)]
     pub mode: Mode,
     /// Days and hours during which the guard is there ([`when`](#when-of-a-rule-or-of-a-step)). Without this key: always.
-    pub when: Option<WindowSettings>,
+    pub when: Option<Box<WindowSettings>>,
+    /// Users for whom the guard is there: exact, or the beginning and `*`. It is there for a user who is not known, too. Without
+    /// this key: all.
+    #[serde(default)]
+    #[schemars(extend("examples" = [["report*"]]))]
+    pub users: Vec<String>,
+    /// Users for whom the guard is not there, in the same form.
+    #[serde(default)]
+    #[schemars(extend("examples" = [["admin"]]))]
+    pub not_users: Vec<String>,
+    /// Drivers for which the guard is there, by the names that they give themselves: exact, or the beginning and `*`. It is
+    /// there for a client that names none, too. Without this key: all.
+    #[serde(default)]
+    #[schemars(extend("examples" = [["DataStax Python*"]]))]
+    pub drivers: Vec<String>,
+    /// Drivers for which the guard is not there, in the same form.
+    #[serde(default)]
+    #[schemars(extend("examples" = [["cqlsh*"]]))]
+    pub not_drivers: Vec<String>,
     /// Kinds of statements that are refused.
     #[serde(default)]
     pub refuse: Vec<Kind>,
@@ -60,7 +80,7 @@ pub struct GuardSettings {
     pub partition_keys: HashMap<String, Vec<String>>,
 }
 
-/// Whether a guard refuses statements.
+/// The treatment of statements to which a guard objects.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
 )]
@@ -69,6 +89,8 @@ pub enum Mode {
     /// The statement is answered by an error.
     #[default]
     Enforce,
+    /// The statement passes, and its answer carries a warning, which drivers log. Protocol v3 has no warnings.
+    Warn,
     /// The statement passes, and is counted.
     Shadow,
 }
@@ -107,6 +129,16 @@ const MAX_CACHED_BYTES: usize = 4 << 10;
 /// of a worker.
 const MAX_READ_BYTES: usize = 256 << 10;
 
+/// The first version whose responses have warnings (`native_protocol_v4.spec` §2.2).
+const FIRST_WITH_WARNINGS: u8 = 4;
+
+/// The number of a response to something else than a PREPARE. [`Prepared`] counts from 0, and does not come so far.
+const NO_PREPARE: u64 = u64::MAX;
+
+/// The warning that a response is to carry.
+#[derive(Debug)]
+struct Warning(String);
+
 #[cfg(test)]
 mod tests;
 
@@ -115,6 +147,8 @@ struct Guard {
     judge: Judge,
     mode: Mode,
     when: Option<Window>,
+    users: Whom,
+    drivers: Whom,
     prepared: Prepared<Option<Objection>>,
     cache: Mutex<HashMap<Box<[u8]>, Arc<Analysis>>>,
 }
@@ -122,11 +156,18 @@ struct Guard {
 impl GuardSettings {
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         let mode = self.mode;
-        let when = self.when.as_ref().map(WindowSettings::build).transpose()?;
+        let when = self.when.as_ref().map(|when| when.build()).transpose()?;
+        let users = Whom::parse(["users", "not_users"], [&self.users, &self.not_users])?;
+        let drivers = Whom::parse(
+            ["drivers", "not_drivers"],
+            [&self.drivers, &self.not_drivers],
+        )?;
         Ok(Arc::new(Guard {
             judge: Judge::new(self)?,
             mode,
             when,
+            users,
+            drivers,
             prepared: Prepared::default(),
             cache: Mutex::default(),
         }))
@@ -152,10 +193,12 @@ impl Guard {
     }
 
     /// Whether the guard is there for a request. Where nobody says what time it is, it is.
-    fn is_there(&self, request: &Request<'_>) -> bool {
+    fn is_there(&self, request: &Request<'_>, caller: &Caller) -> bool {
         let now = || Timestamp::from_microsecond(request.unix_us()?).ok();
         let is_open = |when: &Window| now().is_none_or(|now| when.is_open(now));
-        self.when.as_ref().is_none_or(is_open)
+        self.users.holds_for(caller.user.as_deref())
+            && self.drivers.holds_for(caller.driver.as_deref())
+            && self.when.as_ref().is_none_or(is_open)
     }
 
     /// Lets a request pass for which the guard is not there, and learns what it prepares: it may be executed when the guard
@@ -171,10 +214,30 @@ impl Guard {
         }
     }
 
-    fn refused(&self, objection: &Objection, caller: &Caller) -> Outcome {
+    /// The outcome for a request to which there is an objection. `number`: that of a PREPARE.
+    fn objects(
+        &self,
+        objection: &Objection,
+        request: &mut Request<'_>,
+        caller: &Caller,
+        number: Option<u64>,
+    ) -> Outcome {
         let reason = objection.reason.as_str();
         match self.mode {
             Mode::Shadow => Outcome::WouldRefuse(reason),
+            Mode::Warn => {
+                let is_told = request.version() >= FIRST_WITH_WARNINGS && !request.is_unpaired();
+                if is_told {
+                    let told = objection.told_to(caller.user.as_deref());
+                    let warning = Warning(format!(
+                        "underpass: rule {} would refuse this: {told}",
+                        caller.rule
+                    ));
+                    let number = number.unwrap_or(NO_PREPARE);
+                    request.await_response_with(number, Arc::new(warning));
+                }
+                Outcome::Warn { reason, is_told }
+            }
             Mode::Enforce => Outcome::Refuse(Refused {
                 reason,
                 error: Error::Invalid(objection.told_to(caller.user.as_deref())),
@@ -262,32 +325,41 @@ impl Transform for Guard {
     }
 
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
-        if !self.is_there(request) {
+        if !self.is_there(request, caller) {
             self.looks_on(request, caller);
             return Outcome::Pass;
         }
         if request.opcode() == Opcode::Prepare && self.is_use(request) {
-            return self.refused(&not_understood(), caller);
+            return self.objects(&not_understood(), request, caller, None);
         }
         let objection = match (self.judged(request, caller), self.mode) {
             (Ok(objection), _) => objection,
             (Err(again), Mode::Enforce) => return again,
             // Nothing is done to a flow that is only looked at.
-            (Err(_), Mode::Shadow) => None,
+            (Err(_), Mode::Shadow) => return Outcome::Pass,
+            (Err(_), Mode::Warn) => {
+                self.looks_on(request, caller);
+                return Outcome::Pass;
+            }
         };
-        let outcome = match (&objection, self.mode) {
-            (None, _) => Outcome::Pass,
-            (Some(objection), Mode::Shadow) => self.refused(objection, caller),
-            (Some(objection), Mode::Enforce) => return self.refused(objection, caller),
-        };
-        if request.opcode() == Opcode::Prepare {
-            request.await_response(self.prepared.goes_out(objection));
+        let is_learned = request.opcode() == Opcode::Prepare
+            && (objection.is_none() || self.mode != Mode::Enforce);
+        let number = is_learned.then(|| self.prepared.goes_out(objection.clone()));
+        if let Some(number) = number {
+            request.await_response(number);
         }
-        outcome
+        match objection {
+            None => Outcome::Pass,
+            Some(objection) => self.objects(&objection, request, caller, number),
+        }
     }
 
     fn response(&self, response: &mut Response<'_>, _: &Caller, number: u64) -> bool {
         self.prepared.came_back(number, response.prepared_id());
-        false
+        let note = response.note();
+        let warning = note
+            .as_ref()
+            .and_then(|note| note.downcast_ref::<Warning>());
+        warning.is_some_and(|Warning(text)| response.add_warning(text))
     }
 }

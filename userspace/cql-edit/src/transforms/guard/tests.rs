@@ -232,6 +232,18 @@ fn what_cannot_be_is_told() {
         ("tables = [\"a.b.c\"]", "tables: expected `keyspace`"),
         ("not_tables = [\"a*b\"]", "not_tables: expected `keyspace`"),
         ("[partition_keys]\nt = [\"a\"]", "partition_keys: expected"),
+        (
+            "refuse = [\"ddl\"]\nusers = [\"a*b\"]",
+            "users: expected a name",
+        ),
+        (
+            "refuse = [\"ddl\"]\nnot_drivers = [\"\"]",
+            "not_drivers: expected a name",
+        ),
+        (
+            "refuse = [\"ddl\"]\nwhen = { days = \"mon\", tz = \"Nowhere\" }",
+            "when.tz: expected a time zone",
+        ),
     ] {
         let settings: GuardSettings = toml::from_str(settings).unwrap();
         let error = settings.build().unwrap_err();

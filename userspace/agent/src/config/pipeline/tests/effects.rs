@@ -172,6 +172,22 @@ fn mistakes_in_effects_and_in_the_order_of_steps_are_named() {
             "of rewrite in a pipeline with lookup, which would take the database's names for the client's",
         ),
         (
+            format!("{rewrite}, tables = {{ \"a.b\" = \"a.c\" }} }}, {{ transform = \"lookup\", connection = \"own\" }}"),
+            "of rewrite in a pipeline with lookup, which would take the database's names for the client's",
+        ),
+        (
+            "{ transform = \"lookup\", username = \"u\", password_file = \"/p\" }".to_owned(),
+            "username: expected with `connection = \"own\"`",
+        ),
+        (
+            "{ transform = \"lookup\", connection = \"own\", username = \"u\" }".to_owned(),
+            "username: expected with `password_file`",
+        ),
+        (
+            "{ transform = \"lookup\", connection = \"own\", username = \"u\", password_file = \"p\" }".to_owned(),
+            "password_file: expected an absolute path; found p",
+        ),
+        (
             format!("{fold}, {tag}"),
             "expected fold behind all transforms",
         ),
