@@ -85,7 +85,7 @@ fn style(rows: &[Line], lasts: f64) -> String {
                 style,
                 "{}{{transform:translateY({:.0}px)}}",
                 part(at),
-                above as f64 * -CELL[1]
+                shift(above)
             );
         }
     }
@@ -93,9 +93,14 @@ fn style(rows: &[Line], lasts: f64) -> String {
         style,
         "}}\n@media (prefers-reduced-motion:reduce){{text,.all{{animation:none!important}}\
          .all{{transform:translateY({:.0}px)}}}}",
-        end as f64 * -CELL[1]
+        shift(end)
     );
     style
+}
+
+/// How far the terminal is scrolled when so many rows are above it, in pixels.
+fn shift(above: usize) -> f64 {
+    0.0 - above as f64 * CELL[1]
 }
 
 /// The rows of a line: a long one goes on in the next row, as in a terminal.

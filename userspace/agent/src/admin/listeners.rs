@@ -49,11 +49,11 @@ pub struct Listeners {
 
 /// The routes behind each door.
 pub(super) struct Routes {
-    /// Of the admin socket.
+    /// Routes of the admin socket.
     pub(super) local: Router,
-    /// Of `agent.admin`.
+    /// Routes of `agent.admin`.
     pub(super) remote: Router,
-    /// Of `agent.metrics`.
+    /// Routes of `agent.metrics`.
     pub(super) metrics: Router,
 }
 
@@ -171,7 +171,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 struct Visitor {
     peer: Peer,
     stream: Box<dyn Stream>,
-    /// Which routes are behind the door.
+    /// The routes behind the door.
     door: fn(&Routes) -> &Router,
 }
 
