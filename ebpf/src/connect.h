@@ -163,13 +163,28 @@ static __always_inline void observe(struct bpf_sock_addr *ctx, struct bpf_sock *
 		count_cause(UP_CAUSE_NO_MEMORY);
 }
 
+/* Whether so few flows of the rule have begun on this processor, under this policy, that none of them had to be held out yet.
+ * There is nothing to compare then, and whoever has few connections would miss each. */
+static __always_inline int has_few_flows(const struct decision *d)
+{
+	__u32 index = d->generation * UP_RULE_SLOTS + d->slot;
+	struct up_decisions *n = bpf_map_lookup_elem(&decisions, &index);
+	__u64 flows = 0;
+
+	if (!n)
+		return 1;
+	for (int i = 0; i < UP_OUTCOMES; i++)
+		flows += n->by_outcome[i];
+	return flows < (1ull << 32) / d->holdout;
+}
+
 /* Draws whether this flow is left alone so that others of its rule can be compared with it, and which those are. Nothing is
  * held out that cannot be compared. */
 static __always_inline void draw_group(const struct up_agent_settings *s, struct decision *d)
 {
 	__u64 drawn;
 
-	if (!d->holdout || s->unmetered || d->drawn_out)
+	if (!d->holdout || s->unmetered || d->drawn_out || has_few_flows(d))
 		return;
 	drawn = bpf_get_prandom_u32();
 	if (drawn >= (__u64)d->holdout * (1 + UP_TREATED_PER_HELD_OUT))

@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
-    fs::OpenOptions,
+    fs::{self, OpenOptions},
     io::{ErrorKind, Write as _},
     net::{IpAddr, SocketAddr},
     os::unix::fs::OpenOptionsExt,
@@ -88,9 +88,11 @@ pub fn run(args: &InitArgs) -> anyhow::Result<ExitCode> {
 fn write(file: &Path, policy: &str) -> anyhow::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(MODE);
-    let written = options
-        .open(file)
-        .and_then(|mut file| file.write_all(policy.as_bytes()));
+    let written = options.open(file).and_then(|mut open| {
+        let written = open.write_all(policy.as_bytes());
+        // Half a policy would be taken for a whole one, and be in the way of the next attempt.
+        written.inspect_err(|_| drop(fs::remove_file(file)))
+    });
     written.map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => anyhow::anyhow!(
             "{} is there already: name another file, or move that one away",

@@ -1,13 +1,18 @@
 //! Rules with a `holdout`: some connections are left alone, and `underpass overhead` says by how much the others are slower.
 
 use std::{
+    net::TcpStream,
     process::Command,
     sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
 
-use nix::sys::signal::Signal;
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    sys::signal::Signal,
+    unistd::Pid,
+};
 use serde_json::Value;
 
 use crate::common::{
@@ -40,6 +45,24 @@ fn rule(world: &World<'_>, rest: &str) {
     eventually("the policy is in force", || {
         world.agent.metric(loaded).unwrap() > before
     });
+}
+
+/// Half of a rule's flows are held out, and are drawn from now on: on each processor two have begun, which ask nothing.
+fn half_is_drawn(world: &World<'_>, rest: &str) {
+    rule(world, &format!("{rest}\nholdout = \"50%\""));
+    let to = world.database.addr();
+    let processors = thread::available_parallelism().unwrap().get();
+    for processor in 0..processors {
+        let begin = || {
+            let mut one = CpuSet::new();
+            one.set(processor).unwrap();
+            sched_setaffinity(Pid::from_raw(0), &one).unwrap();
+            for _ in 0..2 {
+                TcpStream::connect(to).unwrap();
+            }
+        };
+        world.sandbox.client(begin).unwrap();
+    }
 }
 
 /// The output of a command that asks at the admin socket.
@@ -133,7 +156,7 @@ fn what_a_step_adds_is_measured_against_connections_that_are_left_alone() {
             "pipeline = [{{ transform = \"coalesce\", window = \"{ms}ms\", tables = {{ \"shop.events\" = {{ partition_key = \
              [\"device\"], clustering = [\"at\"], columns = [\"v\"] }} }} }}]"
         );
-        rule(world, &format!("{coalesce}\nholdout = \"50%\""));
+        half_is_drawn(world, &coalesce);
         let all = connections(world, CONNECTIONS, writes);
 
         // Those that were left alone are listed as such, and are not the agent's.
@@ -221,10 +244,7 @@ fn what_a_step_adds_is_measured_against_connections_that_are_left_alone() {
 #[test]
 fn copies_add_nothing_that_could_be_told_from_noise() {
     world(|world| {
-        rule(
-            world,
-            "pipeline = [{ transform = \"stats\" }]\nholdout = \"50%\"",
-        );
+        half_is_drawn(world, "pipeline = [{ transform = \"stats\" }]");
         let few = connections(world, 3, |client, _| {
             vec![timed(|| {
                 assert_eq!(
@@ -265,5 +285,28 @@ fn copies_add_nothing_that_could_be_told_from_noise() {
         assert!(low <= 0.0 && 0.0 <= high || found.abs() < 100.0, "{seen}");
         assert_eq!(us(&seen["errors"], "value"), 0.0, "{seen}");
         drop(all);
+    });
+}
+
+#[test]
+fn whoever_has_few_connections_misses_none() {
+    /// The number of connections of which one would be held out on average.
+    const FEW: usize = 5;
+    /// So many that by chance none would be held out in less than one case of a million.
+    const POLICIES: usize = 12;
+    world(|world| {
+        let to = world.database.addr();
+        for _ in 0..POLICIES {
+            rule(
+                world,
+                "pipeline = [{ transform = \"stats\" }]\nholdout = \"20%\"",
+            );
+            let connect = || TcpStream::connect(to).unwrap();
+            let few = [(); FEW].map(|()| world.sandbox.client(connect).unwrap());
+            for flow in world.agent.json("/flows").unwrap().as_array().unwrap() {
+                assert_eq!(flow["path"], "tap", "{flow}");
+            }
+            drop(few);
+        }
     });
 }

@@ -10,7 +10,7 @@ use super::LOADED;
 
 /// MiB for each way of reading on each path, unless UNDERPASS_READERS_MIB says otherwise: `cargo xtask soak` has
 /// many.
-const MIB: u64 = 2;
+const MIB: u64 = 1;
 
 /// The largest answer.
 const ANSWER: u64 = 64 << 20;

@@ -77,7 +77,7 @@ impl Drop for Ends<'_> {
 
 #[test]
 fn marks_that_flip_every_few_milliseconds_lose_nothing_and_find_nothing_odd() {
-    const FLIPS: usize = 60;
+    const FLIPS: usize = 25;
     for way in WAYS.into_iter().chain(INCOMING_WAYS) {
         host(way, |host, operator| {
             // The legs of half of them are short when the first mark comes.
