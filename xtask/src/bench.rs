@@ -1,7 +1,10 @@
 //! `bench`: builds the programs that are measured and those that measure, starts what they need,
 //! and hands over to `underpass-bench`.
 
-use std::process::{Command, ExitCode, ExitStatus};
+use std::{
+    path::PathBuf,
+    process::{Command, ExitCode, ExitStatus},
+};
 
 use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
@@ -71,8 +74,7 @@ pub fn run(verb: &Verb) -> Result<ExitCode> {
 /// Builds, starts Cassandra if it is wanted, runs a command of the bench, and stops the
 /// Cassandra that it started.
 pub fn with_database(command: &str, with_cassandra: bool, args: &[String]) -> Result<ExitCode> {
-    setup::ensure(&[Part::Build])?;
-    build()?;
+    release()?;
     if !with_cassandra {
         return bench(Built::ForRelease, command, None, args).map(exit_code);
     }
@@ -82,6 +84,15 @@ pub fn with_database(command: &str, with_cassandra: bool, args: &[String]) -> Re
         cassandra::down()?;
     }
     done.map(exit_code)
+}
+
+/// Builds the programs for release. Returns that which measures and shows.
+pub fn release() -> Result<PathBuf> {
+    setup::ensure(&[Part::Build])?;
+    build()?;
+    Ok(paths::target()
+        .join(Built::ForRelease.folder())
+        .join("underpass-bench"))
 }
 
 /// A quick run of the programs that the tests have built, which fails when a figure is absurd. Its

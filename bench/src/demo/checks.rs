@@ -78,8 +78,10 @@ fn direct(evidence: &Evidence) -> Check {
             .wrong
             .push(format!("rule {}: {} {}", c.rule, c.count, c.outcome));
     }
-    carried_by_nobody_else(evidence, Path::Direct, &mut check);
-    straight(evidence, Path::Direct, &mut check);
+    for path in [Path::Direct, Path::Again] {
+        carried_by_nobody_else(evidence, path, &mut check);
+        straight(evidence, path, &mut check);
+    }
     check
 }
 
@@ -228,7 +230,7 @@ fn seen(evidence: &Evidence) -> Option<Check> {
             format!("{path}: {client} is not in system_views.clients")
         });
     };
-    for path in [Path::Direct, Path::Bypass, Path::Tap] {
+    for path in [Path::Direct, Path::Again, Path::Bypass, Path::Tap] {
         let sockets = evidence.sockets.of(path).iter();
         sockets.for_each(|s| demand(path, s.local));
     }
@@ -246,6 +248,16 @@ fn own_address(evidence: &Evidence, socket: &Socket) -> SocketAddr {
         None => socket.local.ip(),
     };
     SocketAddr::new(ip, socket.local.port())
+}
+
+/// Checks that a statement was refused, and did nothing. `left`: orders that are still there.
+pub fn guarded(refused: Option<&str>, left: i64) -> Check {
+    let mut check = Check::new(format!(
+        "guard: TRUNCATE was refused, and {left} orders are still there"
+    ));
+    check.demand(refused.is_some(), || "it was done".to_owned());
+    check.demand(left > 0, || "there are none".to_owned());
+    check
 }
 
 /// Checks what is left after the agent's end.

@@ -37,8 +37,6 @@ fn good() -> Evidence {
         table: "orders".into(),
         kind: kind.into(),
         count,
-        p50_us: 1,
-        p99_us: 1,
     };
     let flow = |port, pid, path: &str| Flow {
         client: SocketAddr::new([127, 0, 0, 1].into(), port),
@@ -51,12 +49,14 @@ fn good() -> Evidence {
         target: address("127.0.0.1:9042"),
         pids: ByPath {
             direct: 1,
+            again: 5,
             bypass: 2,
             tap: 4,
             enrich: 3,
         },
         sockets: ByPath {
             direct: socket(1001, "127.0.0.1:9042"),
+            again: socket(1005, "127.0.0.1:9042"),
             bypass: socket(1002, "127.0.0.1:9042"),
             tap: socket(1004, "127.0.0.1:9042"),
             enrich: socket(1003, "127.0.0.1:5555"),
@@ -67,6 +67,7 @@ fn good() -> Evidence {
         },
         told: ByPath {
             direct: told(),
+            again: told(),
             bypass: told(),
             tap: told(),
             enrich: told(),
@@ -84,7 +85,7 @@ fn good() -> Evidence {
             statement("enrich", "prepare", 2),
             statement("tap", "insert", 3),
         ],
-        database_sees: Ok([1000, 1001, 1002, 1004, 1003]
+        database_sees: Ok([1000, 1001, 1002, 1004, 1005, 1003]
             .map(|port| SocketAddr::new([127, 0, 0, 1].into(), port))
             .to_vec()),
     }

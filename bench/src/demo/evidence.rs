@@ -87,10 +87,6 @@ pub struct Statement {
     pub kind: String,
     /// The number of statements.
     pub count: u64,
-    /// The median latency, in µs.
-    pub p50_us: u64,
-    /// The 99th percentile of latencies, in µs.
-    pub p99_us: u64,
 }
 
 impl Statement {

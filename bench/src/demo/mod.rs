@@ -1,5 +1,5 @@
-//! `underpass-bench demo`: an application over each path, the cost of each path, the statements
-//! that enrichment sees, and the proof that each flow took its path.
+//! `underpass-bench demo`: what an operator sees of an application that was there first, a rule that is written and refuses, the cost
+//! of each path at a fixed rate, and the proof that each flow took its path.
 
 mod checks;
 mod evidence;
@@ -28,14 +28,16 @@ use crate::{
     ways::Cgroups,
 };
 use evidence::Evidence;
-use order::{Answer, Hello};
+use order::{Answer, Hello, Order, Work};
 use path::{ByPath, Path};
-use rig::{Rig, Round};
+use rig::{Rig, Round, Stage};
 
 /// The number of requests at the same time, in each client.
 const TASKS: usize = 8;
 /// The seconds before the first counted round: connections, prepared statements, caches.
 const WARM_UP_SECONDS: f64 = 1.0;
+/// The seconds for which the application works while somebody looks at it.
+const LOOKED_AT_SECONDS: f64 = 5.0;
 
 /// Options of `demo`.
 #[derive(clap::Args)]
@@ -46,8 +48,11 @@ pub struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// The seconds that each path works in a round
-    #[arg(long, default_value_t = 2.0, value_parser = crate::seconds)]
+    #[arg(long, default_value_t = 1.0, value_parser = crate::seconds)]
     seconds: f64,
+    /// The operations in a second, on each path: fewer than any path can do
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(100..=100_000))]
+    rate: u32,
 }
 
 /// Runs the command. Success only if every check holds.
@@ -100,42 +105,78 @@ fn demonstrate(
         credentials: credentials.cloned(),
         tasks: TASKS,
     };
-    let mut rig = Rig::start(&cgroups, &hello)?;
     show::step(&format!(
-        "an application ({TASKS} tasks) that dials {to}, and runs before the agent does"
+        "an application ({TASKS} tasks) dials {to}, and runs before the agent does"
     ));
+    let stage = Stage::start(&cgroups, &hello)?;
     show::step(&format!(
-        "agent {} attached to a cgroup of its own, with three rules: bypass, tap, enrich",
-        rig.agent.pid()
+        "an agent is attached: it found {} running connections, and reads them after {} ms",
+        stage.found.connections,
+        stage.found.after.as_millis()
     ));
-    show::step(&format!(
-        "the agent found {} running connections, and reads them after {} ms",
-        rig.found.connections,
-        rig.found.after.as_millis()
-    ));
-    show::step(&format!(
-        "three more applications, for direct, bypass and enrich; all dial {to}"
-    ));
+    let guard = stage.guard()?;
+    show::file(
+        "a rule that is written now, for another application",
+        &guard,
+    );
+    let truncate = format!("TRUNCATE {}.orders", shop::KEYSPACE);
+    let refused = stage.execute(Path::Enrich, &truncate)?;
+    show::statement(&truncate, refused.as_deref());
+    show::command(&stage.agent, &["denied"])?;
+    let left = runtime.block_on(shop::orders(session))?;
+    let mut rig = stage.fill()?;
+    show::step(&format!("four more applications, all dial {to}"));
+    let looked_at = look(&mut rig, f64::from(args.rate))?;
+    show::command(&rig.agent, &["flows", "--why"])?;
     let rounds = drive(args, &mut rig)?;
     let database_sees = runtime.block_on(clients(session));
-    let sent = total(&rounds)?;
+    let mut sent = total(&rounds)?;
+    sent.tap.add(looked_at)?;
+    // What is refused is counted, too.
+    sent.enrich.count_sent("orders", "truncate", 1);
     let evidence = Evidence::collect(&rig, to, sent, database_sees)?;
+    let guarded = checks::guarded(refused.as_deref(), left);
     let checks = checks::all(&evidence);
-    show::comparison(rounds.get(1..).unwrap_or_default());
-    show::statements(&evidence);
+    show::comparison(args.rate, rounds.get(1..).unwrap_or_default());
     let pins = rig.agent.pins().to_owned();
     rig.stop()?;
     let gone = checks::gone(&pins);
-    Ok(show::checks(checks.iter().chain([&gone])))
+    Ok(show::checks(checks.iter().chain([&guarded, &gone])))
+}
+
+/// Looks at the application that was there first while it works, as an operator does.
+fn look(rig: &mut Rig<'_>, per_second: f64) -> anyhow::Result<Answer> {
+    let work = Work {
+        seconds: LOOKED_AT_SECONDS,
+        per_second,
+        reports: true,
+    };
+    let application = &mut rig.applications.tap;
+    application.say(&Order::Work(work))?;
+    show::command(&rig.agent, &["top", "--once"])?;
+    let slow = [
+        "tail",
+        "--slower-than",
+        "1ms",
+        "--filter",
+        "table=underpass_demo.orders,kind=select",
+        "--count",
+        "1",
+    ];
+    show::command(&rig.agent, &slow)?;
+    rig::answer(application, work)
 }
 
 /// The warm-up, and the rounds that count.
 fn drive(args: &Args, rig: &mut Rig<'_>) -> anyhow::Result<Vec<Round>> {
-    let mut rounds = vec![rig.round(WARM_UP_SECONDS, 0)?];
-    show::step("warmed up");
+    let rate = f64::from(args.rate);
+    let mut rounds = vec![rig.round(WARM_UP_SECONDS, rate, 0)?];
+    show::step(&format!(
+        "{} interleaved rounds of {} s on each path, at {} op/s",
+        args.rounds, args.seconds, args.rate
+    ));
     for number in 1..=args.rounds {
-        let round = rig.round(args.seconds, number as usize)?;
-        show::round(number, args.rounds, &round);
+        let round = rig.round(args.seconds, rate, number as usize)?;
         none_failed(&round, rig)?;
         rounds.push(round);
     }

@@ -16,11 +16,25 @@ pub struct Hello {
     pub tasks: usize,
 }
 
-/// The order to work, in every other line.
+/// An order, in every other line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// To work for a while.
+    Work(Work),
+    /// To execute a statement, once.
+    Execute(String),
+}
+
+/// Work at a fixed rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// The seconds to work.
     pub seconds: f64,
+    /// The operations in a second, of all tasks.
+    pub per_second: f64,
+    /// Whether the first task also makes a report each second, for which the database reads the whole table.
+    pub reports: bool,
 }
 
 /// A line from an application. The first one, after [`Hello`], is an empty answer: the application
@@ -106,11 +120,6 @@ impl Answer {
     pub fn ops(&self) -> u64 {
         self.latencies.count()
     }
-
-    /// Successful operations in a second.
-    pub fn op_s(&self) -> f64 {
-        self.ops() as f64 / self.seconds.max(f64::MIN_POSITIVE)
-    }
 }
 
 #[cfg(test)]
@@ -130,7 +139,7 @@ mod tests {
             panic!("{line}")
         };
         back.add(back.clone()).unwrap();
-        assert_eq!((back.ops(), back.op_s(), back.errors), (2, 0.5, 2));
+        assert_eq!((back.ops(), back.seconds, back.errors), (2, 4.0, 2));
         assert_eq!(back.sent[0].count, 2);
         assert_eq!(back.first_error.as_deref(), Some("one"));
     }

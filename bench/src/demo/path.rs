@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub enum Path {
     /// Past the agent: the client is in no cgroup that the agent is attached to.
     Direct,
+    /// A second application that goes the same way: what it differs by from the first is noise.
+    Again,
     /// Seen by the connect hook and left alone.
     Bypass,
     /// Read from copies of its packets. Its connections are there before the agent.
@@ -19,16 +21,30 @@ pub enum Path {
 
 impl Path {
     /// All of them, the one that the others are compared with first.
-    pub const ALL: [Self; 4] = [Self::Direct, Self::Bypass, Self::Tap, Self::Enrich];
+    pub const ALL: [Self; 5] = [
+        Self::Direct,
+        Self::Again,
+        Self::Bypass,
+        Self::Tap,
+        Self::Enrich,
+    ];
 
-    /// Returns the name in tables and results, which is also the name of the path's rule and
-    /// cgroup.
+    /// Returns the name in tables and results, which is also the name of the path's rule.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Direct => "direct",
+            Self::Again => "direct, again",
             Self::Bypass => "bypass",
             Self::Tap => "tap",
             Self::Enrich => "enrich",
+        }
+    }
+
+    /// Returns the name of the cgroup in which the path's application is.
+    pub fn cgroup(self) -> &'static str {
+        match self {
+            Self::Again => Self::Direct.as_str(),
+            _ => self.as_str(),
         }
     }
 }
@@ -44,6 +60,8 @@ impl fmt::Display for Path {
 pub struct ByPath<T> {
     /// The value of [`Path::Direct`].
     pub direct: T,
+    /// The value of [`Path::Again`].
+    pub again: T,
     /// The value of [`Path::Bypass`].
     pub bypass: T,
     /// The value of [`Path::Tap`].
@@ -57,6 +75,7 @@ impl<T> ByPath<T> {
     pub fn new(mut make: impl FnMut(Path) -> T) -> Self {
         Self {
             direct: make(Path::Direct),
+            again: make(Path::Again),
             bypass: make(Path::Bypass),
             tap: make(Path::Tap),
             enrich: make(Path::Enrich),
@@ -67,6 +86,7 @@ impl<T> ByPath<T> {
     pub fn try_new(mut make: impl FnMut(Path) -> anyhow::Result<T>) -> anyhow::Result<Self> {
         Ok(Self {
             direct: make(Path::Direct)?,
+            again: make(Path::Again)?,
             bypass: make(Path::Bypass)?,
             tap: make(Path::Tap)?,
             enrich: make(Path::Enrich)?,
@@ -77,6 +97,7 @@ impl<T> ByPath<T> {
     pub fn of(&self, path: Path) -> &T {
         match path {
             Path::Direct => &self.direct,
+            Path::Again => &self.again,
             Path::Bypass => &self.bypass,
             Path::Tap => &self.tap,
             Path::Enrich => &self.enrich,
@@ -87,6 +108,7 @@ impl<T> ByPath<T> {
     pub fn of_mut(&mut self, path: Path) -> &mut T {
         match path {
             Path::Direct => &mut self.direct,
+            Path::Again => &mut self.again,
             Path::Bypass => &mut self.bypass,
             Path::Tap => &mut self.tap,
             Path::Enrich => &mut self.enrich,

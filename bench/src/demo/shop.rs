@@ -19,7 +19,7 @@ use tokio::{runtime::Runtime, task::JoinSet};
 
 use load::order::Credentials;
 
-use super::order::{Answer, Hello, Reply, Work};
+use super::order::{Answer, Hello, Order, Reply, Work};
 
 /// The keyspace in which the application works.
 pub const KEYSPACE: &str = "underpass_demo";
@@ -27,6 +27,13 @@ pub const KEYSPACE: &str = "underpass_demo";
 /// The number of customers, and of orders of each: enough that tasks seldom meet.
 const CUSTOMERS: i32 = 1_000;
 const ORDERS: i32 = 100;
+
+/// The orders of each of the first customers that are there at the beginning, and how many of these customers there are: so many
+/// that to read all of them takes a moment.
+const EARLIER: [i32; 2] = [ORDERS, 400];
+
+/// The interval of reports.
+const EVERY: Duration = Duration::from_secs(1);
 
 /// Runs `underpass-bench shop`: carries out the orders on standard input until that ends. An error
 /// has been reported to the parent.
@@ -51,8 +58,11 @@ fn obey() -> anyhow::Result<()> {
     let mut client = Client::connect(target, credentials.as_ref(), tasks)?;
     answer(&Reply::Done(Answer::empty()?))?;
     for line in lines {
-        let work: Work = serde_json::from_str(&line?)?;
-        answer(&Reply::Done(client.work(work.seconds)?))?;
+        let done = match serde_json::from_str(&line?)? {
+            Order::Work(work) => client.work(work)?,
+            Order::Execute(statement) => client.execute(&statement)?,
+        };
+        answer(&Reply::Done(done))?;
     }
     Ok(())
 }
@@ -109,7 +119,40 @@ pub async fn create(session: &Session) -> anyhow::Result<()> {
         let done = session.query_unpaged(statement.as_str(), ()).await;
         done.with_context(|| statement.clone())?;
     }
+    fill(session).await
+}
+
+/// Adds the orders that are there at the beginning.
+async fn fill(session: &Session) -> anyhow::Result<()> {
+    let text =
+        format!("INSERT INTO {KEYSPACE}.orders (customer, id, item, amount) VALUES (?, ?, ?, ?)");
+    let add = session.prepare(text.as_str()).await.context(text)?;
+    let [orders, customers] = EARLIER;
+    let mut all = Batch::new(BatchType::Unlogged);
+    for _ in 0..orders {
+        all.append_statement(add.clone());
+    }
+    for customer in 0..customers {
+        let values: Vec<_> = (0..orders)
+            .map(|id| (customer, id, "a box of pencils", id))
+            .collect();
+        session
+            .batch(&all, values)
+            .await
+            .context("earlier orders")?;
+    }
     Ok(())
+}
+
+/// Returns how many orders there are.
+pub async fn orders(session: &Session) -> anyhow::Result<i64> {
+    let text = format!("SELECT count(*) FROM {KEYSPACE}.orders");
+    let rows = session
+        .query_unpaged(text.as_str(), ())
+        .await
+        .context(text)?;
+    let (orders,) = rows.into_rows_result()?.first_row::<(i64,)>()?;
+    Ok(orders)
 }
 
 /// Takes them away.
@@ -144,17 +187,33 @@ impl Client {
         })
     }
 
-    /// Works for so long with every task.
-    fn work(&mut self, seconds: f64) -> anyhow::Result<Answer> {
+    /// Executes a statement, and counts its failure.
+    fn execute(&self, statement: &str) -> anyhow::Result<Answer> {
+        let mut answer = Answer::empty()?;
+        let session = &self.shop.session;
+        if let Err(error) = self.runtime.block_on(session.query_unpaged(statement, ())) {
+            answer.fail(1, Some(error.to_string()));
+        }
+        Ok(answer)
+    }
+
+    /// Works with every task.
+    fn work(&mut self, work: Work) -> anyhow::Result<Answer> {
         self.rounds += 1;
         let start = Instant::now();
-        let end = start + Duration::from_secs_f64(seconds);
+        let end = start + Duration::from_secs_f64(work.seconds);
+        let pause = Duration::from_secs_f64(self.tasks as f64 / work.per_second);
         let mut sum = self.runtime.block_on(async {
             let mut tasks = JoinSet::new();
             for task in 0..self.tasks {
                 let shop = self.shop.clone();
                 let seed = i32::try_from(task)?.wrapping_mul(7919) + self.rounds;
-                tasks.spawn(async move { shop.work(seed, end).await });
+                let first = start + pause.mul_f64(task as f64 / self.tasks as f64);
+                tasks.spawn(async move { shop.work(seed, first, pause, end).await });
+            }
+            if work.reports {
+                let shop = self.shop.clone();
+                tasks.spawn(async move { shop.report(end).await });
             }
             let mut sum = Answer::empty()?;
             while let Some(answer) = tasks.join_next().await {
@@ -191,22 +250,47 @@ impl Shop {
         })
     }
 
-    async fn work(&self, seed: i32, end: Instant) -> anyhow::Result<Answer> {
+    /// Executes a statement every `pause`. A latency begins when its statement is sent.
+    async fn work(
+        &self,
+        seed: i32,
+        first: Instant,
+        pause: Duration,
+        end: Instant,
+    ) -> anyhow::Result<Answer> {
         let mut answer = Answer::empty()?;
-        let mut before = Instant::now();
+        let mut due = first;
         let mut n = seed;
-        while before < end {
+        while due < end {
+            tokio::time::sleep_until(due.into()).await;
+            // What a slow answer has delayed is not made up for.
+            due = (due + pause).max(Instant::now());
             n = n.wrapping_add(1);
+            let before = Instant::now();
             let (table, kind, done) = self.step(n).await;
-            let now = Instant::now();
+            let took = before.elapsed();
             answer.count_sent(table, kind, 1);
             match done {
                 Ok(()) => answer
                     .latencies
-                    .record(u64::try_from((now - before).as_nanos()).unwrap_or(u64::MAX)),
+                    .record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)),
                 Err(error) => answer.fail(1, Some(format!("{kind} on {table}: {error:#}"))),
             }
-            before = now;
+        }
+        Ok(answer)
+    }
+
+    /// Makes a report each second. Its latencies are not among those of the others.
+    async fn report(&self, end: Instant) -> anyhow::Result<Answer> {
+        let mut answer = Answer::empty()?;
+        let text =
+            format!("SELECT customer, id FROM {KEYSPACE}.orders WHERE amount = 1 ALLOW FILTERING");
+        while Instant::now() < end {
+            answer.count_sent("orders", "select", 1);
+            if let Err(error) = self.session.query_unpaged(text.as_str(), ()).await {
+                answer.fail(1, Some(format!("report: {error}")));
+            }
+            tokio::time::sleep(EVERY).await;
         }
         Ok(answer)
     }
@@ -278,10 +362,18 @@ mod tests {
             .block_on(async { create(&session(node.addr(), None).await?).await })
             .unwrap();
         let mut client = Client::connect(node.addr(), None, 4).unwrap();
-        let answer = client.work(0.2).unwrap();
+        let work = Work {
+            seconds: 0.3,
+            per_second: 1000.0,
+            reports: true,
+        };
+        let answer = client.work(work).unwrap();
         assert_eq!((answer.errors, &answer.first_error), (0, &None));
         let sent: u64 = answer.sent.iter().map(|s| s.count).sum();
-        assert_eq!(sent, answer.ops());
+        // A report is sent and not timed.
+        assert_eq!(sent, answer.ops() + 1);
+        let rate = answer.ops() as f64 / work.seconds;
+        assert!((500.0..1050.0).contains(&rate), "{rate}");
         assert_eq!(answer.sent.len(), 6, "{:?}", answer.sent);
     }
 }

@@ -1,98 +1,131 @@
 //! The demo's output.
 
-use report::stats::median;
-
-use super::{
-    checks::Check, evidence::Evidence, order::Answer, path::Path, rig::Round, shop::KEYSPACE,
+use std::{
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
+
+use anyhow::{Context, bail, ensure};
+use report::stats::median;
+use sandbox::Agent;
+
+use super::{checks::Check, path::Path, rig::Round};
+use crate::server::binary;
+
+/// The time limit of a command: `tail` waits for something slow, which comes each second.
+const COMMAND_LIMIT: Duration = Duration::from_secs(15);
 
 /// Prints a step that was done.
 pub fn step(what: &str) {
     println!("· {what}");
 }
 
-/// Prints a round at its end.
-pub fn round(number: u32, of: u32, round: &Round) {
-    let each = Path::ALL.map(|path| format!("{path} {:.0} op/s", round.answers.of(path).op_s()));
-    println!("· round {number}/{of}: {}", each.join(", "));
+/// Runs a command of the agent's program, and prints both.
+pub fn command(agent: &Agent<'_>, args: &[&str]) -> anyhow::Result<()> {
+    println!("\n$ underpass {}", args.join(" "));
+    let mut command = Command::new(binary("underpass")?);
+    command.args(args).arg("--admin").arg(agent.admin_socket());
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.context("cannot run underpass")?;
+    let begin = Instant::now();
+    // Its output is a screenful, and fits into the pipe.
+    while child.try_wait()?.is_none() {
+        if begin.elapsed() > COMMAND_LIMIT {
+            child.kill()?;
+            bail!(
+                "`underpass {}` has not ended after {COMMAND_LIMIT:?}",
+                args.join(" ")
+            );
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let output = child.wait_with_output()?;
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    ensure!(
+        output.status.success(),
+        "it failed ({}): {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
 }
 
-/// The paths, side by side.
-pub fn comparison(rounds: &[Round]) {
+/// Prints a part of a file.
+pub fn file(what: &str, text: &str) {
+    println!("\n· {what}");
+    text.lines().for_each(|line| println!("  {line}"));
+}
+
+/// Prints a statement, and how it failed.
+pub fn statement(text: &str, refused: Option<&str>) {
+    println!("\n$ cqlsh -e '{text}'");
+    match refused {
+        Some(why) => println!("refused: {why}"),
+        None => println!("done"),
+    }
+}
+
+/// The paths, side by side, each against direct in the same round.
+pub fn comparison(rate: u32, rounds: &[Round]) {
     println!(
-        "\nWhat the paths cost (medians of {} interleaved rounds)",
+        "\nWhat the paths cost at {rate} op/s, in µs (medians of {} interleaved rounds, and in brackets the least and the most)",
         rounds.len()
     );
-    let head = [
-        "path",
-        "op/s",
-        "p50 µs",
-        "p99 µs",
-        "p99.9 µs",
-        "op/s ÷ direct",
-        "p50 ÷ direct",
-    ];
+    let head = ["path", "p50", "added", "", "p99", "added", ""];
     let rows = Path::ALL.map(|path| {
-        let of =
-            |number: fn(&Answer) -> f64| middle(rounds.iter().map(|r| number(r.answers.of(path))));
-        let ratio = |number: fn(&Answer) -> f64| {
+        let of = |share: f64| {
             middle(
                 rounds
                     .iter()
-                    .map(|r| number(r.answers.of(path)) / number(&r.answers.direct)),
+                    .map(|r| r.answers.of(path).latencies.quantile_us(share)),
             )
         };
+        let added = |share: f64| {
+            let each = rounds.iter().map(|round| {
+                let of = |path| round.answers.of(path).latencies.quantile_us(share);
+                of(path) - of(Path::Direct)
+            });
+            match path {
+                Path::Direct => [String::new(), String::new()],
+                _ => spread(each.collect()),
+            }
+        };
+        let ([p50, p50_spread], [p99, p99_spread]) = (added(0.5), added(0.99));
+        let [of_p50, of_p99] = [0.5, 0.99].map(|share| format!("{:.0}", of(share)));
         [
             path.to_string(),
-            format!("{:.0}", of(Answer::op_s)),
-            format!("{:.0}", of(p50)),
-            format!("{:.0}", of(|a| a.latencies.quantile_us(0.99))),
-            format!("{:.0}", of(|a| a.latencies.quantile_us(0.999))),
-            format!("{:.3}", ratio(Answer::op_s)),
-            format!("{:.3}", ratio(p50)),
+            of_p50,
+            p50,
+            p50_spread,
+            of_p99,
+            p99,
+            p99_spread,
         ]
     });
     table(&head, &rows, 1);
+    println!(
+        "`{}` is the same path for another application: what it adds is the noise of this measurement",
+        Path::Again
+    );
+}
+
+/// The median of differences, and what they lie between.
+fn spread(mut each: Vec<f64>) -> [String; 2] {
+    each.sort_unstable_by(f64::total_cmp);
+    let [least, most] = [each.first(), each.last()].map(|end| end.copied().unwrap_or(f64::NAN));
+    [
+        format!("{:+.0}", middle(each.into_iter())),
+        format!("({least:+.0} … {most:+.0})"),
+    ]
 }
 
 /// The median; there is at least one round.
 fn middle(values: impl Iterator<Item = f64>) -> f64 {
     median(values).unwrap_or(f64::NAN)
-}
-
-fn p50(answer: &Answer) -> f64 {
-    answer.latencies.quantile_us(0.5)
-}
-
-/// Prints the statements that were read: from copies, and by the agent that carries them.
-pub fn statements(evidence: &Evidence) {
-    println!("\nWhat was read");
-    let head = [
-        "path", "keyspace", "table", "kind", "count", "p50 µs", "p99 µs",
-    ];
-    let (ours, others): (Vec<_>, Vec<_>) = evidence
-        .statements
-        .iter()
-        .partition(|s| s.keyspace == KEYSPACE);
-    let rows: Vec<_> = ours
-        .iter()
-        .map(|s| {
-            let numbers = [s.count, s.p50_us, s.p99_us].map(|n| n.to_string());
-            let [count, p50, p99] = numbers;
-            [
-                s.rule.clone(),
-                s.keyspace.clone(),
-                s.table.clone(),
-                s.kind.clone(),
-                count,
-                p50,
-                p99,
-            ]
-        })
-        .collect();
-    table(&head, &rows, 4);
-    let asked: u64 = others.iter().map(|s| s.count).sum();
-    println!("and {asked} requests of the driver's own, to begin with and about the cluster");
 }
 
 /// Prints the checks. Returns whether all of them hold.

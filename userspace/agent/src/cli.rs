@@ -12,7 +12,11 @@ use clap::{Parser, Subcommand};
 use policy::{Filter, NetnsPattern, Timestamp};
 
 use crate::{
-    commands::{self, endpoint::Endpoint, filter},
+    commands::{
+        self,
+        endpoint::{ADMIN_VARIABLE, Endpoint},
+        filter,
+    },
     config::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_FILE, id_of},
     log::{LogFormat, LogLevel},
 };
@@ -83,7 +87,7 @@ pub enum Command {
         #[arg(long, value_name = "FILTER", default_value = "", value_parser = filter::of_flows)]
         filter: Filter,
         /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-        #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+        #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
     },
     /// Explain a flow: all that is known of it, each rule and why it holds or not, its path, and what would change it
@@ -101,7 +105,7 @@ pub enum Command {
         #[arg(long, value_name = "FILTER", default_value = "")]
         filter: String,
         /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-        #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+        #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
     },
     /// Watch who asks what, how often and how slowly, live. Needs the step `stats` in the rule
@@ -142,7 +146,7 @@ pub enum Command {
         #[arg(long)]
         json: bool,
         /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-        #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+        #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
     },
     /// List the latest connections and requests that a rule refused: who, where to, and why. At most 10 a second are
@@ -156,7 +160,7 @@ pub enum Command {
         #[arg(long, value_name = "FILTER", default_value = "", value_parser = filter::of_denials)]
         filter: Filter,
         /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-        #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+        #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
     },
     /// Show what underpass costs: latency and errors of connections that a rule treats, compared with those that it leaves alone for
@@ -166,7 +170,7 @@ pub enum Command {
         #[arg(long)]
         json: bool,
         /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-        #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+        #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
     },
     /// List the databases behind virtual addresses, with their health
@@ -175,7 +179,7 @@ pub enum Command {
         #[arg(long)]
         json: bool,
         /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-        #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+        #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
     },
     /// Drain a backend, take it down, or let its health checks decide again. Holds until the agent restarts
@@ -232,7 +236,7 @@ pub struct CheckArgs {
     #[arg(long)]
     pub live: bool,
     /// Admin interface of the agent, for --live
-    #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+    #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
     pub admin: Endpoint,
     /// Explain a connection to this address
     #[arg(long, value_name = "ADDR:PORT")]

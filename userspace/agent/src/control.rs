@@ -506,7 +506,7 @@ async fn at(when: Option<Instant>) {
 
 fn needs_restart(old: &Config, new: &Config) -> bool {
     (
-        (&old.admin_socket, old.admin, &old.admin_hosts),
+        (&old.admin_socket, old.admin, old.metrics, &old.admin_hosts),
         &old.control,
         &old.cgroup,
         &old.pins,
@@ -523,7 +523,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         &old.containers,
         &old.incoming,
     ) != (
-        (&new.admin_socket, new.admin, &new.admin_hosts),
+        (&new.admin_socket, new.admin, new.metrics, &new.admin_hosts),
         &new.control,
         &new.cgroup,
         &new.pins,

@@ -1,10 +1,6 @@
 //! The doors of the admin interface, and how long whoever comes through one may stay.
 
-use std::{
-    io,
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, time::Duration};
 
 use anyhow::Context;
 use axum::{Extension, Router};
@@ -16,7 +12,7 @@ use hyper_util::{
 use prometheus::{IntCounterVec, Registry};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, UnixListener},
+    net::{TcpListener, TcpStream, UnixListener},
     time,
 };
 
@@ -48,6 +44,17 @@ pub struct Listeners {
     file: SocketFile,
     unix: UnixListener,
     tcp: Option<TcpListener>,
+    metrics: Option<TcpListener>,
+}
+
+/// The routes behind each door.
+pub(super) struct Routes {
+    /// Routes of the admin socket.
+    pub(super) local: Router,
+    /// Routes of `agent.admin`.
+    pub(super) remote: Router,
+    /// Routes of `agent.metrics`.
+    pub(super) metrics: Router,
 }
 
 /// Connections of the admin interface that were closed or refused, by reason.
@@ -64,23 +71,28 @@ pub fn register(registry: &Registry) -> prometheus::Result<IntCounterVec> {
 }
 
 impl Listeners {
-    /// Listens at the admin socket, and on TCP where the file says so.
+    /// Listens at the admin socket, and on TCP where the file says so: for all that the interface has, and for metrics alone.
     ///
     /// # Errors
     /// One of them is taken, or the system refuses it.
     pub async fn bind(config: &Config) -> anyhow::Result<Self> {
         let mut file = SocketFile::bind(Door::Admin, &config.admin_socket)?;
         let unix = file.listener()?;
-        let tcp = match config.admin {
-            None => None,
-            Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
-                format!(
-                    "cannot listen on {address} for the admin interface: choose another `admin`, or leave it out to \
-                     have the admin socket alone"
-                )
-            })?),
-        };
-        Ok(Self { file, unix, tcp })
+        let tcp = listen(
+            config.admin,
+            "for the admin interface: choose another `admin`, or leave it out to have the admin socket alone",
+        );
+        let tcp = tcp.await?;
+        let metrics = listen(
+            config.metrics,
+            "for metrics: choose another `metrics`, or leave it out",
+        );
+        Ok(Self {
+            file,
+            unix,
+            tcp,
+            metrics: metrics.await?,
+        })
     }
 
     /// Where the interface can be reached, in words.
@@ -93,28 +105,19 @@ impl Listeners {
     }
 
     async fn accept(&self) -> io::Result<Visitor> {
-        let tcp = async {
-            match &self.tcp {
-                Some(tcp) => tcp.accept().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             accepted = self.unix.accept() => {
                 let (stream, _) = accepted?;
                 let peer = Peer::User(stream.peer_cred()?.uid());
-                Ok(Visitor { peer, stream: Box::new(stream), is_local: true })
+                Ok(Visitor { peer, stream: Box::new(stream), door: |routes| &routes.local })
             }
-            accepted = tcp => {
-                let (stream, from): (_, SocketAddr) = accepted?;
-                let ip: IpAddr = from.ip();
-                Ok(Visitor { peer: Peer::address(ip), stream: Box::new(stream), is_local: false })
-            }
+            accepted = accept(self.tcp.as_ref()) => Ok(visitor(accepted?, |routes| &routes.remote)),
+            accepted = accept(self.metrics.as_ref()) => Ok(visitor(accepted?, |routes| &routes.metrics)),
         }
     }
 
-    /// Serves for ever: what comes by the socket by `local`, what comes by TCP by `remote`.
-    pub(super) async fn serve(self, local: Router, remote: Router, refused: IntCounterVec) {
+    /// Serves for ever, by the routes of the door by which each visitor comes.
+    pub(super) async fn serve(self, routes: Routes, refused: IntCounterVec) {
         let guests = Guests::new();
         loop {
             let visitor = match self.accept().await {
@@ -129,12 +132,35 @@ impl Listeners {
             if made_room {
                 refused.with_label_values(&[CROWDED]).inc();
             }
-            let routes = match visitor.is_local {
-                true => local.clone(),
-                false => remote.clone(),
-            };
+            let routes = (visitor.door)(&routes).clone();
             tokio::spawn(converse(visitor.stream, place, routes, refused.clone()));
         }
+    }
+}
+
+/// Listens at this address, if there is one. `about`: for what, and what to do where it is taken.
+async fn listen(address: Option<SocketAddr>, about: &str) -> anyhow::Result<Option<TcpListener>> {
+    let Some(address) = address else {
+        return Ok(None);
+    };
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.with_context(|| format!("cannot listen on {address} {about}"))?;
+    Ok(Some(listener))
+}
+
+/// Waits for a connection; for ever where nobody listens.
+async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, SocketAddr)> {
+    match listener {
+        Some(listener) => listener.accept().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn visitor((stream, from): (TcpStream, SocketAddr), door: fn(&Routes) -> &Router) -> Visitor {
+    Visitor {
+        peer: Peer::address(from.ip()),
+        stream: Box::new(stream),
+        door,
     }
 }
 
@@ -145,7 +171,8 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 struct Visitor {
     peer: Peer,
     stream: Box<dyn Stream>,
-    is_local: bool,
+    /// The routes behind the door.
+    door: fn(&Routes) -> &Router,
 }
 
 /// Serves one request of a connection. A connection that could stay for another one would be idle most of the time.

@@ -33,6 +33,7 @@ use axum::{
 };
 use dataplane::{Dataplane, NetnsAgents};
 use flow::FlowView;
+use listeners::Routes;
 pub use listeners::{Listeners, register};
 use names::{Came, Names};
 pub use page::Live;
@@ -118,13 +119,20 @@ pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
             ),
         );
     let local = routes.clone().route("/tail", get(tail::tail));
+    let scraped = Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/metrics", get(metrics));
     let at = |door: Came, routes: Router<Admin>| {
         let checked = (Names::new(hosts, door), refused.clone());
         let layer = middleware::from_fn_with_state(checked, for_this_host);
         routes.with_state(admin.clone()).layer(layer)
     };
-    let (local, remote) = (at(Came::BySocket, local), at(Came::ByTcp, routes));
-    listeners.serve(local, remote, refused).await;
+    let routes = Routes {
+        local: at(Came::BySocket, local),
+        remote: at(Came::ByTcp, routes),
+        metrics: at(Came::ByTcp, scraped),
+    };
+    listeners.serve(routes, refused).await;
 }
 
 async fn for_this_host(

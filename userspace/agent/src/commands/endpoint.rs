@@ -5,7 +5,7 @@
 use std::{
     fmt, fs,
     io::ErrorKind,
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     str::FromStr,
@@ -13,6 +13,9 @@ use std::{
 
 use anyhow::{anyhow, bail};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+
+/// The environment variable with the admin interface that is asked where `--admin` names none.
+pub const ADMIN_VARIABLE: &str = "UNDERPASS_ADMIN";
 
 /// `st` of a listening socket in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
@@ -34,8 +37,18 @@ impl FromStr for Endpoint {
         if text.contains('/') {
             return Ok(Self::Socket(text.into()));
         }
-        let address = text.parse().map(Self::Tcp);
-        address.map_err(|_| "expected the path of a socket, or an address and port".to_owned())
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Tcp(address));
+        }
+        let found = text.to_socket_addrs().map(|mut found| found.next());
+        let why = match found {
+            Ok(Some(address)) => return Ok(Self::Tcp(address)),
+            Ok(None) => "the name has no address".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Err(format!(
+            "expected the path of a socket, or an address or name and a port: {why}"
+        ))
     }
 }
 
@@ -149,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_a_path_or_an_address() {
+    fn an_endpoint_is_a_path_or_an_address_or_a_name() {
         let parse = |text: &str| text.parse::<Endpoint>();
         for path in ["/run/x", "./x", "run/x"] {
             assert_eq!(parse(path), Ok(Endpoint::Socket(path.into())));
@@ -158,7 +171,17 @@ mod tests {
             parse("[::1]:9"),
             Ok(Endpoint::Tcp("[::1]:9".parse().unwrap()))
         );
-        assert!(parse("x").is_err() && parse("localhost:1").is_err());
+        let Ok(Endpoint::Tcp(address)) = parse("localhost:9") else {
+            panic!("a name of every host")
+        };
+        assert!(address.ip().is_loopback() && address.port() == 9);
+        for wrong in ["x", "localhost", "127.0.0.1", "nowhere.invalid:9"] {
+            let said = parse(wrong).unwrap_err();
+            assert!(
+                said.starts_with("expected the path of a socket, or an address"),
+                "{said}"
+            );
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::{
-    endpoint::Endpoint,
+    endpoint::{ADMIN_VARIABLE, Endpoint},
     flows::{get, list, process, shown},
     table,
 };
@@ -33,7 +33,7 @@ pub struct ExplainArgs {
     #[arg(long)]
     json: bool,
     /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-    #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+    #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
     admin: Endpoint,
 }
 

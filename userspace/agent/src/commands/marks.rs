@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::bail;
+use policy::Action;
 use serde_json::{Value, json};
 
 use super::{
@@ -14,7 +15,7 @@ use super::{
     flows::{process, shown},
     table,
 };
-use crate::cli::MarkArgs;
+use crate::{cli::MarkArgs, config::DEFAULT_CONTROL};
 
 /// Sets a mark, and says what became of each flow.
 ///
@@ -67,13 +68,37 @@ fn tell(args: &MarkArgs, answer: &Value) {
                     shown(flow, "orig_dst"),
                     shown(flow, "result").replace('_', " "),
                     shown(flow, "why"),
+                    undo(args, flow).unwrap_or_default(),
                 ]
             })
             .collect();
-        let headings = ["FLOW", "CLIENT", "PROCESS", "TO", "RESULT", "WHY"];
+        let headings = ["FLOW", "CLIENT", "PROCESS", "TO", "RESULT", "WHY", "UNDO"];
         print!("{}", table::render(&headings, &rows));
     }
     println!("{}", summary(answer));
+    if mark.get("later").and_then(Value::as_bool) == Some(true) {
+        println!(
+            "undo, for new connections: underpass unmark {id}{}",
+            at(args)
+        );
+    }
+}
+
+/// The command that gives a flow back the action that it had. None: nothing has changed, or it is closed.
+fn undo(args: &MarkArgs, flow: &Value) -> Option<String> {
+    let was = flow.get("was").and_then(Value::as_str)?;
+    let is_there = args.action != Action::Deny.as_str() && was != Action::Deny.as_str();
+    let has_changed = flow.get("result").and_then(Value::as_str) == Some("changed");
+    let flow = shown(flow, "flow");
+    (is_there && has_changed).then(|| format!("underpass mark {flow} {was}{}", at(args)))
+}
+
+/// The option with which the same agent is asked.
+fn at(args: &MarkArgs) -> String {
+    match args.control == Path::new(DEFAULT_CONTROL) {
+        true => String::new(),
+        false => format!(" --control {}", args.control.display()),
+    }
 }
 
 fn list_of(value: Option<&Value>) -> &[Value] {

@@ -15,7 +15,7 @@ use steps::http;
 use tokio::{net::UnixStream, runtime, time};
 
 use super::{
-    endpoint::{self, Endpoint},
+    endpoint::{self, ADMIN_VARIABLE, Endpoint},
     filter,
     flows::{no_agent, shown},
     table::time_of_day,
@@ -55,7 +55,7 @@ pub struct TailArgs {
     #[arg(long)]
     json: bool,
     /// Admin socket of the agent
-    #[arg(long, value_name = "SOCKET", default_value = DEFAULT_ADMIN_SOCKET)]
+    #[arg(long, value_name = "SOCKET", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
     admin: Endpoint,
 }
 

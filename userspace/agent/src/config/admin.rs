@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use toml::Spanned;
 
 use super::{
-    bounds::{MAX_ADMIN_HOSTS, USUAL_ADMIN},
+    bounds::{MAX_ADMIN_HOSTS, USUAL_ADMIN, USUAL_METRICS},
     error::Flaw,
     value::expected,
 };
@@ -18,12 +18,8 @@ pub(super) fn address(
     text: Option<&Spanned<String>>,
     warnings: &mut Vec<String>,
 ) -> Result<Option<SocketAddr>, Flaw> {
-    let Some(text) = text else {
+    let Some(address) = of("agent.admin", text, USUAL_ADMIN)? else {
         return Ok(None);
-    };
-    let Ok(address) = text.get_ref().parse::<SocketAddr>() else {
-        let example = format!("an address and port, such as `{USUAL_ADMIN}`");
-        return expected("agent.admin", text, &example);
     };
     let ip = address.ip().to_canonical();
     if ip.is_unspecified() {
@@ -38,6 +34,23 @@ pub(super) fn address(
         ));
     }
     Ok(Some(address))
+}
+
+/// Reads `agent.metrics`. There are names of rules, tables and users in it, and no statement.
+pub(super) fn metrics(text: Option<&Spanned<String>>) -> Result<Option<SocketAddr>, Flaw> {
+    of("agent.metrics", text, USUAL_METRICS)
+}
+
+fn of(key: &str, text: Option<&Spanned<String>>, usual: &str) -> Result<Option<SocketAddr>, Flaw> {
+    match text.map(|text| (text, text.get_ref().parse())) {
+        None => Ok(None),
+        Some((_, Ok(address))) => Ok(Some(address)),
+        Some((text, Err(_))) => expected(
+            key,
+            text,
+            &format!("an address and port, such as `{usual}`"),
+        ),
+    }
 }
 
 /// Reads `agent.admin_hosts`.

@@ -20,6 +20,9 @@ pub const DEFAULT_ADMIN_SOCKET: &str = "/run/underpass/admin.sock";
 /// Where scrapers usually expect the admin interface, if it listens on TCP.
 pub(super) const USUAL_ADMIN: &str = "127.0.0.1:9180";
 
+/// Where scrapers usually expect metrics that come from OpenTelemetry's world.
+pub(super) const USUAL_METRICS: &str = "127.0.0.1:9464";
+
 /// Names by which the admin interface may be asked on TCP. Scrapers know a host by one or two.
 pub(super) const MAX_ADMIN_HOSTS: usize = 16;
 

@@ -73,6 +73,8 @@ pub struct Config {
     pub admin_socket: PathBuf,
     /// Where the admin interface listens on TCP as well.
     pub admin: Option<SocketAddr>,
+    /// Where metrics alone are on TCP as well.
+    pub metrics: Option<SocketAddr>,
     /// Whether whoever watches statements may see values.
     pub tail_values: bool,
     /// Names by which it may be asked there.

@@ -48,6 +48,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let RawAgent {
         admin_socket,
         admin,
+        metrics,
         admin_hosts,
         tail_values,
         cgroup,
@@ -87,6 +88,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         is_dry: false,
         admin_socket,
         admin: admin::address(admin.as_ref(), &mut warnings)?,
+        metrics: admin::metrics(metrics.as_ref())?,
         admin_hosts: admin::hosts(&admin_hosts)?,
         tail_values,
         cgroup: match cgroup {

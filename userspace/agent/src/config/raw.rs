@@ -19,7 +19,7 @@ use toml::Spanned;
 use super::{
     bounds::{
         self, DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, DEFAULT_SHARE, FAILS,
-        MAX_ADMIN_HOSTS, MAX_FLOWS, MAX_WORKERS, SPLICES, USUAL_ADMIN, names,
+        MAX_ADMIN_HOSTS, MAX_FLOWS, MAX_WORKERS, SPLICES, USUAL_ADMIN, USUAL_METRICS, names,
     },
     error::Flaw,
     schema,
@@ -81,6 +81,9 @@ pub(super) struct RawAgent {
     /// it: without this key, it does not.
     #[schemars(with = "Option<String>", extend("title" = "IP:PORT", "examples" = [USUAL_ADMIN]))]
     pub admin: Option<Spanned<String>>,
+    /// Address and port at which `/metrics` and `/healthz` alone are on TCP, for scrapers that are to see no flow and no statement.
+    #[schemars(with = "Option<String>", extend("title" = "IP:PORT", "examples" = [USUAL_METRICS]))]
+    pub metrics: Option<Spanned<String>>,
     /// Names in the `Host` header with which the admin interface may be asked on TCP, beside addresses, `localhost` and
     /// this host's own name. Any other name is refused, because a web page could have made it up.
     #[serde(default)]

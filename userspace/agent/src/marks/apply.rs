@@ -49,6 +49,8 @@ pub(super) struct FlowResult {
     pid: u32,
     process: String,
     orig_dst: String,
+    /// The action until now, of a flow that the agent carries. None: its session was to tell.
+    was: Option<&'static str>,
     result: &'static str,
     why: Option<&'static str>,
 }
@@ -149,17 +151,19 @@ pub(super) async fn apply(
                 ask: ask.then(|| policy.clone()),
                 closing: None,
             };
+            let was = flow.decided().action.map(Action::as_str);
             let answered = flow.commands.post(command);
-            (flow, answered)
+            (flow, was, answered)
         })
         .collect();
     let deadline = Instant::now() + ANSWER_LIMIT;
     let mut flows = Vec::new();
-    for (flow, answered) in posted {
+    for (flow, was, answered) in posted {
         let answer = answer(&flow, answered, deadline).await;
         let client = Some(flow.client);
         let id = FlowNumber::Carried(flow.id);
-        flows.push(result(id, client, &flow.process, flow.orig_dst, answer));
+        let result = result(id, client, &flow.process, flow.orig_dst, answer);
+        flows.push(FlowResult { was, ..result });
     }
     flows.extend(meant.untouched.iter().map(|left_alone| {
         let answer = match left_alone.action == Some(mark.action) {
@@ -321,6 +325,7 @@ fn result(
         pid: process.pid,
         process: process.name.clone(),
         orig_dst: orig_dst.to_string(),
+        was: None,
         result,
         why,
     }

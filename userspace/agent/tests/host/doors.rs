@@ -213,6 +213,40 @@ fn a_page_with_a_name_of_its_own_is_not_answered() {
 }
 
 /// Runs this on a thread that is another user. The process stays root's.
+#[test]
+fn metrics_alone_are_at_their_own_address() {
+    with_agent("metrics = \"127.0.0.1:9464\"", "", |sandbox, agent| {
+        let address = "127.0.0.1:9464".parse().unwrap();
+        let at = |path: &str, host: &str| {
+            let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            inside(sandbox, || asks(address, &head))
+        };
+        let metrics = at("/metrics", "127.0.0.1:9464");
+        assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
+        assert!(metrics.contains("\nunderpass_build_info{"), "{metrics}");
+        assert!(at("/healthz", "localhost").contains("ok\n"));
+        for path in [
+            "/",
+            "/flows",
+            "/statements",
+            "/overhead",
+            "/live",
+            "/tail",
+            "/denied",
+            "/readyz",
+        ] {
+            let answer = at(path, "127.0.0.1");
+            assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
+        }
+        let refused = at("/metrics", "rebind.attacker.example");
+        assert!(refused.starts_with("HTTP/1.1 421"), "{refused}");
+        assert!(
+            agent.get("/flows").is_ok(),
+            "the admin address has all of it"
+        );
+    });
+}
+
 fn as_stranger<T: Send>(body: impl FnOnce() -> T + Send) -> T {
     use rustix::thread::set_thread_uid;
     thread::scope(|scope| {

@@ -152,11 +152,18 @@ fn a_mark_says_beforehand_that_its_end_takes_nothing_back() {
         begin(&mut c);
         let (said, complained, code) = operator.run(&["mark", "all", "bypass", "--for", "1s"]);
         assert_eq!(code, Some(0), "{complained}");
-        let line = said.lines().last().unwrap();
+        let lines: Vec<&str> = said.lines().rev().take(2).collect();
+        let control = format!("--control {}", host.agent.control().display());
         assert_eq!(
-            line,
-            "1 changed; new connections meet it before the file's rules; flows that it changes stay so when it ends"
+            lines,
+            [
+                &format!("undo, for new connections: underpass unmark 1 {control}"),
+                "1 changed; new connections meet it before the file's rules; flows that it changes stay so when it ends"
+            ]
         );
+        let flow = host.flow(&c)["id"].to_string();
+        let undo = format!("underpass mark {flow} enrich {control}");
+        assert!(said.contains(&undo), "{said}");
         eventually("it has ended", || {
             operator.marks().as_array().unwrap().is_empty()
         });

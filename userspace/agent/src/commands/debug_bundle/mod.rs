@@ -22,7 +22,11 @@ use anyhow::Context as _;
 use flate2::{Compression, write::GzEncoder};
 use serde_json::Value;
 
-use super::{control, doctor, endpoint::Endpoint, flows::get};
+use super::{
+    control, doctor,
+    endpoint::{ADMIN_VARIABLE, Endpoint},
+    flows::get,
+};
 use crate::config::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_FILE};
 
 /// The list of contents, which is the first file.
@@ -42,7 +46,7 @@ pub struct DebugBundleArgs {
     #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
     config: PathBuf,
     /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-    #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+    #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
     admin: Endpoint,
     /// Control socket of the agent
     #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]

@@ -15,7 +15,7 @@ use std::{
 use self::rates::{Rates, Row, Sample, Sort};
 pub(super) use self::view::time as time_taken;
 use super::{
-    endpoint::Endpoint,
+    endpoint::{ADMIN_VARIABLE, Endpoint},
     filter,
     flows::{get, no_agent},
     table,
@@ -42,7 +42,7 @@ pub struct TopArgs {
     #[arg(long)]
     json: bool,
     /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-    #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+    #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
     admin: Endpoint,
     /// Control socket of the agent, for marks
     #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
