@@ -22,6 +22,9 @@
  * shortcut open: the agent is dead, or has ended. Spliced applications whose flow ends
  * leave before they hear of it: when a connection is over, no iterator finds its socket any more.
  *
+ * A kernel whose psock does not count its bytes (before 6.12's and 6.18's) has FIONREAD ask TCP alone: nobody stalls, and the programs end at
+ * once.
+ *
  * Reads shortcut_limits; reads and writes spliced, shortcut_ends, splices. When the agent is dead the keeper
  * looks. While the agent lives and does not run the keeper looks beside it (find_stalled_beside): stalled readers leave the
  * shortcut, and nobody else. Short legs are left to the agent, which counts their ends as they leave.
@@ -32,6 +35,12 @@
 
 /* Whoever has a socket in a sockmap holds it: the application, and its psock. */
 #define HELD_BY_DEFAULT 2
+
+/* Whether FIONREAD asks the psock of a socket in a sockmap. */
+static __always_inline int asks_psock(void)
+{
+	return bpf_core_field_exists(((struct sk_psock *)0)->msg_tot_len);
+}
 
 static __always_inline int is_pending(const struct timer_list *timer)
 {
@@ -134,7 +143,7 @@ int find_stalled(struct bpf_iter__sockmap *ctx)
 	struct sock *sk = ctx->sk;
 	struct tcp_sock *tp;
 
-	if (!sk)
+	if (!asks_psock() || !sk)
 		return 0;
 	tp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
 	if (!tp)
@@ -168,7 +177,7 @@ int find_stalled_beside(struct bpf_iter__sockmap *ctx)
 	struct sock *sk = ctx->sk;
 	struct tcp_sock *tp;
 
-	if (!sk)
+	if (!asks_psock() || !sk)
 		return 0;
 	tp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
 	if (!tp)
@@ -206,7 +215,7 @@ int nudge_left(struct bpf_iter__tcp *ctx)
 	struct tcp_sock *tp;
 	__u8 still_in = 1;
 
-	if (!skc)
+	if (!asks_psock() || !skc)
 		return 0;
 	tp = (struct tcp_sock *)bpf_skc_to_tcp_sock(skc);
 	if (!tp || !SOCK_OF(tp).sk_receive_queue.qlen)

@@ -376,13 +376,18 @@ impl<'r, S: Sink> Reading<'r, S> {
         })
     }
 
+    #[cold]
+    fn note_unknown(&mut self, id: &[u8]) {
+        self.sink.anomaly(Anomaly::UnknownPreparedId);
+        self.sink.unknown_prepared(id);
+    }
+
     /// §4.1.6: the id, as `[short bytes]`, in front.
     fn execute(&mut self, mut body: Cursor<'r>) -> Option<Found> {
         let id = body.short_bytes()?;
         let statement = self.flow.prepared.get(id, &mut self.flow.statements);
         if statement.is_none() {
-            self.sink.anomaly(Anomaly::UnknownPreparedId);
-            self.sink.unknown_prepared(id);
+            self.note_unknown(id);
         }
         Some(Found {
             statement,
@@ -425,8 +430,7 @@ impl<'r, S: Sink> Reading<'r, S> {
                     }
                     if child.is_none() && !unknown_id {
                         unknown_id = true;
-                        self.sink.anomaly(Anomaly::UnknownPreparedId);
-                        self.sink.unknown_prepared(id);
+                        self.note_unknown(id);
                     }
                 }
                 _ => {
