@@ -62,7 +62,7 @@ pub fn file(what: &str, text: &str) {
 
 /// Prints a statement, and how it failed.
 pub fn statement(text: &str, refused: Option<&str>) {
-    println!("\n$ cqlsh -e '{text}'");
+    println!("\n· that application asks: {text}");
     match refused {
         Some(why) => println!("refused: {why}"),
         None => println!("done"),
