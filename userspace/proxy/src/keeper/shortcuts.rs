@@ -9,6 +9,9 @@ use tokio::time::{self, Instant};
 /// The most shortcuts that are looked after, one for each agent that has died and left sockets.
 const MOST: usize = 16;
 
+/// The pause after a look that has failed.
+const NOT_AGAIN_FOR: Duration = Duration::from_secs(60);
+
 /// A shortcut, and when to look at it.
 struct Timed {
     next: Instant,
@@ -69,29 +72,22 @@ impl Shortcuts {
             if orphan.next > now {
                 return true;
             }
-            match orphan.readers.look(|_| ()) {
-                Ok(pause) => {
-                    orphan.next = Instant::now() + pause;
-                    !orphan.readers.is_empty()
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "nobody looks after readers on the shortcut any more");
-                    false
-                }
-            }
+            let pause = orphan.readers.look(|_| ()).unwrap_or_else(|error| {
+                tracing::warn!(%error, "nobody looks after readers on the shortcut for a while");
+                NOT_AGAIN_FOR
+            });
+            orphan.next = Instant::now() + pause;
+            !orphan.readers.is_empty()
         });
         if let Some(timed) = self.agents.as_mut().filter(|timed| timed.next <= now) {
             let was_away = self.is_agent_away;
-            match look_beside(&mut timed.readers) {
-                Ok((is_away, pause)) => {
-                    timed.next = Instant::now() + pause;
-                    self.is_agent_away = is_away;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "nobody looks after readers on the shortcut while the agent does not run");
-                    self.agents = None;
-                }
-            }
+            // It is kept whatever fails: when the agent dies somebody has to go on with it.
+            let looked = look_beside(&mut timed.readers).unwrap_or_else(|error| {
+                tracing::warn!(%error, "nobody looks after readers on the shortcut for a while, should the agent not run");
+                (was_away, NOT_AGAIN_FOR)
+            });
+            self.is_agent_away = looked.0;
+            timed.next = Instant::now() + looked.1;
             if self.is_agent_away && !was_away {
                 tracing::warn!(
                     "the agent does not run: its keeper looks after readers on the shortcut"
