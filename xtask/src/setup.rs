@@ -210,6 +210,11 @@ const NEEDS: [Need; 30] = [
         package: "cpio",
         is_met: || find_program("cpio").is_some(),
     },
+    Need {
+        part: Part::Kernels,
+        package: "xz-utils",
+        is_met: || find_program("xz").is_some(),
+    },
 ];
 
 /// Packages that Debian makes services of, which start when the machine does.
