@@ -57,7 +57,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 30] = [
+const NEEDS: [Need; 31] = [
     Need {
         part: Part::Build,
         package: "clang-19",

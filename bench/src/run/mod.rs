@@ -84,7 +84,7 @@ pub struct Args {
     /// Interleaved rounds [default: 5, with --quick 2]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// The seconds that each path works in a round [default: 1, with --quick 0.4]
+    /// The seconds that each path works in a round [default: 1, with --quick 0.25]
     #[arg(long, value_parser = crate::seconds)]
     seconds: Option<f64>,
     /// The seed of the order of turns, and of the keys
@@ -293,7 +293,7 @@ fn is_part(args: &Args) -> bool {
 
 fn how(args: &Args) -> How {
     let (rounds, seconds, settle_seconds, warm_up_seconds) = match args.quick {
-        true => (2, 0.4, QUICK_WARM_UP_SECONDS, QUICK_WARM_UP_SECONDS),
+        true => (2, 0.25, QUICK_WARM_UP_SECONDS, QUICK_WARM_UP_SECONDS),
         false => (5, 1.0, SETTLE_SECONDS, WARM_UP_SECONDS),
     };
     let seconds = args.seconds.unwrap_or(seconds);
