@@ -28,14 +28,17 @@ enum up_limit {
 	/* In a slot: no backend gets new connections. */
 	UP_NO_BACKEND = 255,
 	UP_RULE_WORDS = 16,
+	/* Rules of a policy that stand in shadow: a connect() may count each. */
+	UP_MAX_SHADOWS = 64,
 	/* One slot per rule and one, the last, for the default. */
 	UP_RULE_SLOTS = 1025,
 	/* A policy that runs and one that is being written. */
 	UP_GENERATIONS = 2,
 	/* Distinct (network, port) pairs, for both generations together. */
 	UP_MAX_TARGETS = 16384,
-	/* Distinct uids, process patterns, cgroups, namespaces: for both generations together. */
+	/* Distinct uids, gids, process patterns, cgroups, namespaces: for both generations together. */
 	UP_MAX_UIDS = 8192,
+	UP_MAX_GIDS = 8192,
 	UP_MAX_PROCESSES = 8192,
 	UP_MAX_CGROUPS = 8192,
 	UP_MAX_NAMESPACES = 8192,
@@ -172,7 +175,9 @@ enum up_outcome {
 	UP_OUTCOME_REMEMBERED = 5,
 	/* Goes straight to a backend of the virtual address that was dialled. */
 	UP_OUTCOME_BALANCED = 6,
-	UP_OUTCOMES = 7,
+	/* The rule stands in shadow: it would have held, and a rule behind it decides. */
+	UP_OUTCOME_SHADOWED = 7,
+	UP_OUTCOMES = 8,
 };
 
 /* Why a flow took a safer path than its rule asked for. */
@@ -319,6 +324,7 @@ struct up_rule_set {
 /* Per generation: the rules that do not care for a dimension, and the default. */
 struct up_policy {
 	struct up_rule_set any_uid;
+	struct up_rule_set any_gid;
 	struct up_rule_set any_process;
 	struct up_rule_set any_cgroup;
 	struct up_rule_set any_netns;
@@ -329,6 +335,8 @@ struct up_policy {
 	/* Rules that may hold for what this host opens, and for what others open. */
 	struct up_rule_set here;
 	struct up_rule_set elsewhere;
+	/* Rules that stand in shadow: they are counted, and decide nothing. */
+	struct up_rule_set shadows;
 	__u8 uses_uid;
 	__u8 uses_process;
 	__u8 uses_cgroup;
@@ -338,6 +346,9 @@ struct up_policy {
 	/* Not every rule is in `here`. */
 	__u8 uses_source;
 	__u8 uses_netns;
+	__u8 uses_gid;
+	__u8 uses_shadows;
+	__u8 pad[6];
 };
 
 struct up_rule {
@@ -401,6 +412,11 @@ struct up_uid_key {
 	__u32 uid;
 };
 
+struct up_gid_key {
+	__u32 generation;
+	__u32 gid;
+};
+
 struct up_cgroup_key {
 	__u64 cgroup_id;
 	__u32 generation;
@@ -425,8 +441,8 @@ struct up_opener {
 	struct up_endpoint orig_dst;
 	__u32 tgid;
 	__u32 uid;
+	__u32 gid;
 	__u8 comm[16];
-	__u8 pad[4];
 };
 
 /* To the agent: a connection was refused here. */
@@ -1080,7 +1096,7 @@ struct up_nudge_count {
 
 /* Per rule slot and CPU. */
 struct up_decisions {
-	__u64 by_outcome[7];
+	__u64 by_outcome[8];
 };
 
 _Static_assert(UP_RULE_WORDS * 64 == UP_MAX_RULES, "a bit for each rule");

@@ -2,11 +2,11 @@
 /*
  * First match over the policy, at a cost that does not grow with the number of rules.
  *
- * Each dimension (destination, uid, process, namespace, cgroup) yields a set of the rules that hold
+ * Each dimension (destination, uid, gid, process, namespace, cgroup) yields a set of the rules that hold
  * for this flow; the sets are ANDed and the lowest bit wins. That is two trie look-ups
- * for the destination (its port, any port), one look-up each for uid, process and namespace, one per
+ * for the destination (its port, any port), one look-up each for uid, gid, process and namespace, one per
  * level of the cgroup tree, and UP_RULE_WORDS words of AND, whether there is one rule or
- * UP_MAX_RULES. A dimension that no rule names is skipped.
+ * UP_MAX_RULES. A dimension that no rule names is skipped. Rules in shadow are counted, and passed over.
  */
 #pragma once
 
@@ -135,6 +135,16 @@ static __always_inline struct up_rule_set *rules_of_uid(__u32 generation)
 	return bpf_map_lookup_elem(&uids, &key);
 }
 
+static __always_inline struct up_rule_set *rules_of_gid(__u32 generation)
+{
+	struct up_gid_key key = {
+		.generation = generation,
+		.gid = bpf_get_current_uid_gid() >> 32,
+	};
+
+	return bpf_map_lookup_elem(&gids, &key);
+}
+
 /* The number of the caller's network namespace, as /proc/PID/ns/net has it. */
 static __always_inline __u32 netns_inode(void)
 {
@@ -226,6 +236,39 @@ VERIFIED_ONCE __u32 first_rule(const struct up_rule_set *of)
 	return UP_MAX_RULES;
 }
 
+static __always_inline void count_rule(__u32 generation, __u32 slot, __u32 outcome)
+{
+	__u32 index = generation * UP_RULE_SLOTS + slot;
+	struct up_decisions *n = bpf_map_lookup_elem(&decisions, &index);
+
+	if (n && outcome < UP_OUTCOMES)
+		n->by_outcome[outcome] += 1;
+}
+
+static __always_inline void count_outcome(const struct decision *d, __u32 outcome)
+{
+	count_rule(d->generation, d->slot, outcome);
+}
+
+/* Counts the rules in shadow that stand before the first one that decides, and takes them out. */
+VERIFIED_ONCE int pass_shadows(struct up_rule_set *left, const struct up_rule_set *shadows,
+			       __u32 generation)
+{
+	if (!left || !shadows)
+		return 0;
+	NO_UNROLL for (int n = 0; n < UP_MAX_SHADOWS; n++) {
+		__u32 first = first_rule(left);
+		__u32 word = first / 64;
+		__u64 bit = 1ull << (first & 63);
+
+		if (word >= UP_RULE_WORDS || !(shadows->words[word] & bit))
+			break;
+		count_rule(generation, first, UP_OUTCOME_SHADOWED);
+		left->words[word] &= ~bit;
+	}
+	return 0;
+}
+
 VERIFIED_ONCE int keep_only(struct up_rule_set *left, const struct up_rule_set *set)
 {
 	if (!left || !set)
@@ -256,10 +299,14 @@ static __always_inline __u32 first_match(__u32 generation, const struct up_polic
 		keep_only(&left, &policy->here);
 	if (policy->uses_uid)
 		narrow(&left, &policy->any_uid, rules_of_uid(generation));
+	if (policy->uses_gid)
+		narrow(&left, &policy->any_gid, rules_of_gid(generation));
 	if (policy->uses_process)
 		narrow(&left, &policy->any_process, rules_of_process(generation, comm));
 	if (policy->uses_netns)
 		narrow(&left, &policy->any_netns, rules_of_netns(generation));
+	if (policy->uses_shadows)
+		pass_shadows(&left, &policy->shadows, generation);
 	first = first_rule(&left);
 	*settler = UP_MAX_RULES;
 	if (policy->uses_backends && first < UP_MAX_RULES) {
@@ -269,7 +316,7 @@ static __always_inline __u32 first_match(__u32 generation, const struct up_polic
 	return first;
 }
 
-/* Of what a client on another host opens: of it there is no uid, process, namespace or cgroup. */
+/* Of what a client on another host opens: of it there is no uid, gid, process, namespace or cgroup. */
 static __always_inline __u32 first_match_elsewhere(__u32 generation,
 						   const struct up_policy *policy,
 						   const struct up_endpoint *client,
@@ -359,13 +406,4 @@ static __noinline int decide(const struct up_agent_settings *s, const struct up_
 		return 1;
 	}
 	return obey(s, generation, settler, d);
-}
-
-static __always_inline void count_outcome(const struct decision *d, __u32 outcome)
-{
-	__u32 index = d->generation * UP_RULE_SLOTS + d->slot;
-	struct up_decisions *n = bpf_map_lookup_elem(&decisions, &index);
-
-	if (n && outcome < UP_OUTCOMES)
-		n->by_outcome[outcome] += 1;
 }

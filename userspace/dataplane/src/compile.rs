@@ -15,8 +15,8 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use policy::{
-    Action, Fail, MAX_BALANCED, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule, RuleName,
-    Sample, TapDepth, Target,
+    Action, Fail, MAX_BALANCED, MAX_RULES, MAX_SHADOWS, NetnsPattern, Policy, ProcessPattern, Rule,
+    RuleName, Sample, TapDepth, Target,
 };
 
 // The bounds that the policy crate names are those of the kernel's tables.
@@ -24,6 +24,7 @@ const _: () = {
     assert!(MAX_RULES == abi::MAX_RULES as usize);
     assert!(policy::MAX_BACKENDS == abi::MAX_BACKENDS as usize);
     assert!(MAX_BALANCED == abi::MAX_BALANCED as usize);
+    assert!(MAX_SHADOWS == abi::MAX_SHADOWS as usize);
     assert!(policy::MAX_CGROUPS == (abi::MAX_CGROUPS / abi::GENERATIONS) as usize);
     assert!(policy::MAX_PROCESS_NAME_BYTES == abi::COMM_BYTES as usize - 1);
 };
@@ -50,8 +51,13 @@ impl RuleSet {
 
     /// Whether one of the first `rules` is not in the set.
     pub(crate) fn misses_one_of(&self, rules: usize) -> bool {
+        self.members() < rules
+    }
+
+    /// How many rules are in the set.
+    pub(crate) fn members(&self) -> usize {
         let members: u32 = self.0.iter().map(|w| w.count_ones()).sum();
-        (members as usize) < rules
+        members as usize
     }
 
     /// The words as in `struct up_rule_set`.
@@ -106,12 +112,16 @@ pub struct Compiled {
     pub processes: Vec<(Prefix<PROCESS_BYTES>, RuleSet)>,
     /// By user id.
     pub uids: Vec<(u32, RuleSet)>,
+    /// By group id.
+    pub gids: Vec<(u32, RuleSet)>,
     /// By cgroup id.
     pub cgroups: Vec<(u64, RuleSet)>,
     /// Rules by the inode number of a network namespace.
     pub namespaces: Vec<(u32, RuleSet)>,
-    /// Rules without a `uid`, `process`, `cgroup`.
+    /// Rules without a `uid`, `gid`, `process`, `cgroup`.
     pub any_uid: RuleSet,
+    /// See `any_uid`.
+    pub any_gid: RuleSet,
     /// See `any_uid`.
     pub any_process: RuleSet,
     /// See `any_uid`.
@@ -120,6 +130,8 @@ pub struct Compiled {
     pub any_netns: RuleSet,
     /// Rules that say which backends stand behind an address.
     pub settles: RuleSet,
+    /// Rules that stand in shadow.
+    pub shadows: RuleSet,
     /// Rules that have backends.
     pub balanced: Vec<Balanced>,
     /// Rules without a `from`.
@@ -188,13 +200,16 @@ pub fn compile(
         sources: accumulate(&sets.sources),
         processes: accumulate(&sets.processes),
         uids: sets.uids.into_iter().collect(),
+        gids: sets.gids.into_iter().collect(),
         cgroups: sets.cgroups.into_iter().collect(),
         namespaces: sets.namespaces.into_iter().collect(),
         any_uid: sets.any_uid,
+        any_gid: sets.any_gid,
         any_process: sets.any_process,
         any_cgroup: sets.any_cgroup,
         any_netns: sets.any_netns,
         settles: sets.settles,
+        shadows: sets.shadows,
         balanced: sets.balanced,
         any_source: sets.any_source,
         here: sets.here,
@@ -258,9 +273,11 @@ struct Sets {
     sources: HashMap<Prefix<SOURCE_BYTES>, RuleSet>,
     processes: HashMap<Prefix<PROCESS_BYTES>, RuleSet>,
     uids: HashMap<u32, RuleSet>,
+    gids: HashMap<u32, RuleSet>,
     cgroups: HashMap<u64, RuleSet>,
     namespaces: HashMap<u32, RuleSet>,
     any_uid: RuleSet,
+    any_gid: RuleSet,
     any_process: RuleSet,
     any_cgroup: RuleSet,
     any_netns: RuleSet,
@@ -268,6 +285,7 @@ struct Sets {
     here: RuleSet,
     elsewhere: RuleSet,
     settles: RuleSet,
+    shadows: RuleSet,
     balanced: Vec<Balanced>,
     incoming_ports: BTreeSet<u16>,
 }
@@ -301,6 +319,9 @@ impl Sets {
         for uid in &rule.uids {
             enter(&mut self.uids, *uid, n);
         }
+        for gid in &rule.gids {
+            enter(&mut self.gids, *gid, n);
+        }
         for id in rule
             .cgroups_held()
             .iter()
@@ -325,6 +346,7 @@ impl Sets {
         }
         for (set, holds) in [
             (&mut self.any_uid, rule.uids.is_empty()),
+            (&mut self.any_gid, rule.gids.is_empty()),
             (&mut self.any_process, rule.processes.is_empty()),
             (&mut self.any_cgroup, !rule.names_cgroups()),
             (&mut self.any_netns, rule.namespaces.is_empty()),
@@ -332,6 +354,7 @@ impl Sets {
             (&mut self.here, rule.is_of_here()),
             (&mut self.elsewhere, rule.is_of_elsewhere()),
             (&mut self.settles, rule.settles_backends()),
+            (&mut self.shadows, rule.is_shadow()),
         ] {
             if holds {
                 set.add(n);
@@ -356,6 +379,7 @@ impl Sets {
                 half(abi::MAX_PROCESSES),
             ),
             ("uids", self.uids.len(), half(abi::MAX_UIDS)),
+            ("gids", self.gids.len(), half(abi::MAX_GIDS)),
             ("cgroups", self.cgroups.len(), half(abi::MAX_CGROUPS)),
             (
                 "namespaces",
@@ -363,6 +387,7 @@ impl Sets {
                 half(abi::MAX_NAMESPACES),
             ),
             ("rules with backends", self.balanced.len(), MAX_BALANCED),
+            ("rules in shadow", self.shadows.members(), MAX_SHADOWS),
             // The old policy's are there until the new one is in force.
             (
                 "ports in rules for clients on other hosts",

@@ -59,6 +59,7 @@ fn kernel_holds(compiled: &Compiled, c: &Candidate) -> RuleSet {
         longest(&compiled.processes, process_prefix(&process))
     });
     let by_uid = exact(&compiled.uids, c.uid);
+    let by_gid = exact(&compiled.gids, c.gid);
     let mut by_cgroup = RuleSet::EMPTY;
     for id in c.cgroup.ancestors().filter_map(cgroup_id) {
         by_cgroup.unite(&exact(&compiled.cgroups, id));
@@ -67,13 +68,23 @@ fn kernel_holds(compiled: &Compiled, c: &Candidate) -> RuleSet {
     let by_netns = c.netns.map_or(RuleSet::EMPTY, of_netns);
     for (any, set) in [
         (compiled.any_uid, by_uid),
+        (compiled.any_gid, by_gid),
         (compiled.any_process, by_process),
         (compiled.any_cgroup, by_cgroup),
         (compiled.any_netns, by_netns),
     ] {
         narrow(&mut left, &any, &set);
     }
+    while let Some(shadow) = first(left).filter(|n| compiled.shadows.has(*n)) {
+        left.0[shadow / 64] &= !(1 << (shadow % 64));
+    }
     left
+}
+
+impl RuleSet {
+    fn has(&self, rule: usize) -> bool {
+        self.0[rule / 64] >> (rule % 64) & 1 == 1
+    }
 }
 
 fn first(of: RuleSet) -> Option<usize> {
@@ -157,7 +168,10 @@ fn clients() -> impl Strategy<Value = Option<IpAddr>> {
 fn rules() -> impl Strategy<Value = Rule> {
     (
         vec(targets(), 0..3),
-        vec(select(vec![0_u32, 1000, 1001]), 0..2),
+        (
+            vec(select(vec![0_u32, 1000, 1001]), 0..2),
+            vec(select(vec![0_u32, 50, 51]), 0..2),
+        ),
         vec(
             select(vec![
                 "java",
@@ -175,15 +189,26 @@ fn rules() -> impl Strategy<Value = Rule> {
         vec(select(SOURCES.to_vec()), 0..2),
         // Of a rule that names a process nobody elsewhere hears.
         any::<bool>(),
-        select(vec![(false, false), (true, false), (false, true)]),
+        select(vec![
+            (false, false, false),
+            (true, false, false),
+            (false, true, false),
+            (false, false, true),
+        ]),
     )
         .prop_map(
-            |(to, uids, processes, cgroups, containers, namespaces, from, plain, kind)| match plain
-            {
-                true => (to, Vec::new(), Vec::new(), Default::default(), from, kind),
+            |(to, ids, processes, cgroups, containers, namespaces, from, plain, kind)| match plain {
+                true => (
+                    to,
+                    Default::default(),
+                    Vec::new(),
+                    Default::default(),
+                    from,
+                    kind,
+                ),
                 false => (
                     to,
-                    uids,
+                    ids,
                     processes,
                     (cgroups, containers, namespaces),
                     from,
@@ -194,11 +219,11 @@ fn rules() -> impl Strategy<Value = Rule> {
         .prop_map(
             |(
                 to,
-                uids,
+                (uids, gids),
                 processes,
                 (cgroups, containers, namespaces),
                 from,
-                (is_mark, is_balanced),
+                (is_mark, is_balanced, is_shadow),
             )| {
                 Rule {
                     from: from.iter().map(|n| n.parse().unwrap()).collect(),
@@ -209,6 +234,7 @@ fn rules() -> impl Strategy<Value = Rule> {
                     name: RuleName::new("r"),
                     to,
                     uids,
+                    gids,
                     processes: processes
                         .iter()
                         .map(|p| ProcessPattern::parse(p).unwrap())
@@ -233,6 +259,7 @@ fn rules() -> impl Strategy<Value = Rule> {
                     sample: None,
                     holdout: None,
                     is_mark,
+                    shadow: is_shadow.then_some(Action::Deny),
                     protects: false,
                 }
             },
@@ -263,20 +290,23 @@ fn candidates() -> impl Strategy<Value = Candidate> {
     (
         ip,
         select(vec![9042_u16, 9043, 22]),
-        select(vec![0_u32, 1000, 7]),
+        (select(vec![0_u32, 1000, 7]), select(vec![0_u32, 50, 7])),
         process,
         select(vec!["/", "/a", "/a/b", "/a/b/x", "/c", "/d"]),
         select(vec![None, Some(1), Some(2), Some(3)]),
         clients(),
     )
-        .prop_map(|(ip, port, uid, process, cgroup, netns, from)| Candidate {
-            from,
-            to: SocketAddr::new(ip.parse().unwrap(), port),
-            uid,
-            process: process.into(),
-            cgroup: cgroup.into(),
-            netns,
-        })
+        .prop_map(
+            |(ip, port, (uid, gid), process, cgroup, netns, from)| Candidate {
+                from,
+                to: SocketAddr::new(ip.parse().unwrap(), port),
+                uid,
+                gid,
+                process: process.into(),
+                cgroup: cgroup.into(),
+                netns,
+            },
+        )
 }
 
 proptest! {
@@ -318,6 +348,7 @@ fn rule_to(n: usize) -> Rule {
             port: Some(9042),
         }],
         uids: vec![],
+        gids: vec![],
         processes: vec![],
         cgroups: vec![],
         namespaces: vec![],
@@ -333,6 +364,7 @@ fn rule_to(n: usize) -> Rule {
         sample: None,
         holdout: None,
         is_mark: false,
+        shadow: None,
         protects: false,
     }
 }
@@ -353,6 +385,7 @@ fn a_thousand_and_more_rules_fit_and_the_last_one_is_found() {
         from: None,
         to: SocketAddr::new("10.3.255.9".parse().unwrap(), 9042),
         uid: 0,
+        gid: 0,
         process: String::new(),
         cgroup: "/".into(),
         netns: None,

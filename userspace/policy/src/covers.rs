@@ -129,7 +129,7 @@ impl Rule {
         self.is_session() && self.fail == Fail::Open && self.covers(denies)
     }
 
-    /// Whether this rule's conditions on a connection hold wherever `later`'s do.
+    /// Whether this rule decides, or asks for the session, wherever `later`'s conditions on a connection hold.
     pub(crate) fn covers(&self, later: &Rule) -> bool {
         fn each<A, B>(mine: &[A], theirs: &[B], covers: impl Fn(&A, &B) -> bool) -> bool {
             mine.is_empty()
@@ -142,10 +142,12 @@ impl Rule {
         let is_there = self.when.is_none() || self.when == later.when;
         reaches
             && is_there
+            && !self.is_shadow()
             && !containers
             && each(&self.from, &later.from, is_within)
             && each(&self.to, &later.to, Target::covers)
             && each(&self.uids, &later.uids, |a, b| a == b)
+            && each(&self.gids, &later.gids, |a, b| a == b)
             && each(&self.processes, &later.processes, ProcessPattern::covers)
             && each(&self.cgroups, &later.cgroups, |a, b| b.starts_with(a))
             && each(&self.namespaces, &later.namespaces, NetnsPattern::eq)
@@ -155,6 +157,7 @@ impl Rule {
     fn excludes_itself(&self) -> Option<[&'static str; 2]> {
         let of_processes = [
             ("uid", self.uids.is_empty()),
+            ("gid", self.gids.is_empty()),
             ("process", self.processes.is_empty()),
             ("cgroup", self.cgroups.is_empty()),
             ("netns", self.namespaces.is_empty()),

@@ -30,6 +30,8 @@ pub struct Candidate {
     pub to: SocketAddr,
     /// The connecting process's user id.
     pub uid: u32,
+    /// The connecting process's group id.
+    pub gid: u32,
     /// The connecting process's name (`/proc/PID/comm`).
     pub process: String,
     /// The connecting process's cgroup v2 path.
@@ -61,6 +63,7 @@ impl Candidate {
             from: Some(from),
             to,
             uid: u32::MAX,
+            gid: u32::MAX,
             process: String::new(),
             cgroup: PathBuf::new(),
             netns: None,
@@ -72,7 +75,7 @@ impl Policy {
     /// The rule that `c` meets as it connects, with the action that the kernel takes.
     pub fn first_match(&self, c: &Candidate) -> Match {
         let mut rules = self.rules.iter().enumerate();
-        match rules.find(|(_, r)| r.miss(c).is_none()) {
+        match rules.find(|(_, r)| r.may_decide(c)) {
             Some((index, rule)) => rule.as_match(index, rule.kernel_action()),
             None => self.default_match(c),
         }
@@ -82,7 +85,7 @@ impl Policy {
     /// first that holds and has any, unless a rule before it is certain to hold and has none.
     pub fn balances(&self, c: &Candidate) -> Option<&Rule> {
         let mut rules = self.rules.iter();
-        let settler = rules.find(|r| r.settles_backends() && r.miss(c).is_none());
+        let settler = rules.find(|r| r.settles_backends() && r.may_decide(c));
         settler.filter(|r| !r.backends.is_empty())
     }
 

@@ -137,6 +137,8 @@ pub struct Rule {
     pub to: Vec<Target>,
     /// User ids of the connecting process.
     pub uids: Vec<u32>,
+    /// Group ids of the connecting process.
+    pub gids: Vec<u32>,
     /// Names of the connecting process.
     pub processes: Vec<ProcessPattern>,
     /// cgroup v2 paths from the mount's root (`/system.slice/x.service`); a path holds for
@@ -152,6 +154,9 @@ pub struct Rule {
     pub backends: Vec<SocketAddr>,
     /// Whether the rule protects: what passes it by is a hole, and nobody passes it by a choice of his own.
     pub protects: bool,
+    /// The action that the rule would take, if it stands in shadow: then it is counted, decides nothing, and its own action is
+    /// [`Action::Bypass`].
+    pub shadow: Option<Action>,
     /// Whether the rule is a mark. A mark never chooses backends: the file's rules do.
     pub is_mark: bool,
     /// The action on flows that meet the rule.
@@ -200,6 +205,8 @@ pub enum Miss {
     To,
     /// The rule's `uid`.
     Uid,
+    /// The rule's `gid`.
+    Gid,
     /// The rule's `process`.
     Process,
     /// The rule's `cgroup`.
@@ -217,6 +224,7 @@ impl Miss {
             Miss::From => "from",
             Miss::To => "to",
             Miss::Uid => "uid",
+            Miss::Gid => "gid",
             Miss::Process => "process",
             Miss::Cgroup => "cgroup",
             Miss::Netns => "netns",
@@ -243,6 +251,16 @@ impl Rule {
             true => self.asks_copies,
             false => self.taps.is_some(),
         }
+    }
+
+    /// Whether the rule stands in shadow: it never decides.
+    pub fn is_shadow(&self) -> bool {
+        self.shadow.is_some()
+    }
+
+    /// Whether the rule is the one that decides, unless one before it does, as far as is known at connect().
+    pub(crate) fn may_decide(&self, candidate: &Candidate) -> bool {
+        !self.is_shadow() && self.miss(candidate).is_none()
     }
 
     /// Whether the rule has a condition on the session, so that only the agent can tell whether it holds.
@@ -280,7 +298,7 @@ impl Rule {
     /// there are none. A session rule without backends settles nothing, since it may not hold in the
     /// end; nor does a mark, which never chooses backends.
     pub fn settles_backends(&self) -> bool {
-        !self.backends.is_empty() || !(self.is_session() || self.is_mark)
+        !self.backends.is_empty() || !(self.is_session() || self.is_mark || self.is_shadow())
     }
 
     pub(crate) fn as_match(&self, index: usize, action: Action) -> Match {
@@ -300,14 +318,15 @@ impl Rule {
 
     /// Whether the rule may hold for connections that clients on other hosts open. A rule that names
     /// neither clients nor a destination holds for this host's own connections only; otherwise it would
-    /// hold for everybody who connects to this host.
+    /// hold for everybody who connects to this host. So does one in shadow.
     pub fn is_of_elsewhere(&self) -> bool {
         let names_either = !self.from.is_empty() || !self.to.is_empty();
         let names_process = !self.uids.is_empty()
+            || !self.gids.is_empty()
             || !self.processes.is_empty()
             || self.names_cgroups()
             || !self.namespaces.is_empty();
-        names_either && !names_process
+        names_either && !names_process && !self.is_shadow()
     }
 
     /// Whether the rule's `to` holds for an address, whoever dials it.
@@ -334,6 +353,8 @@ impl Rule {
             Some(Miss::To)
         } else if none(&self.uids, |u| local && *u == candidate.uid) {
             Some(Miss::Uid)
+        } else if none(&self.gids, |g| local && *g == candidate.gid) {
+            Some(Miss::Gid)
         } else if none(&self.processes, |p| local && p.holds(&candidate.process)) {
             Some(Miss::Process)
         } else if none(&self.cgroups, |g| local && is_beneath(g)) {

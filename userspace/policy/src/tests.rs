@@ -58,6 +58,7 @@ prop_compose! {
             name: RuleName::new("r"),
             to: port.map(|port| Target { network: None, port: Some(port) }).into_iter().collect(),
             uids: vec![],
+            gids: vec![],
             processes: vec![],
             cgroups: vec![],
             namespaces: vec![],
@@ -73,6 +74,7 @@ prop_compose! {
             sample: None,
             holdout: None,
             is_mark: false,
+            shadow: None,
             protects: false,
         }
     }
@@ -151,6 +153,7 @@ pub(super) fn candidate() -> Candidate {
         from: None,
         to: "10.1.2.3:9042".parse().unwrap(),
         uid: 0,
+        gid: 0,
         process: "java".into(),
         cgroup: "/".into(),
         netns: None,
@@ -276,6 +279,7 @@ fn rule(name: &str, session: SessionConditions, action: Action) -> Rule {
         name: RuleName::new(name),
         to: vec![],
         uids: vec![],
+        gids: vec![],
         processes: vec![],
         cgroups: vec![],
         namespaces: vec![],
@@ -291,6 +295,7 @@ fn rule(name: &str, session: SessionConditions, action: Action) -> Rule {
         sample: None,
         holdout: None,
         is_mark: false,
+        shadow: None,
         protects: false,
     }
 }

@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    endpoint::Endpoint,
     flows::{get, list, shown},
     table,
+    whereabouts::Admin,
 };
 
 /// A rule's counts since the agent began, and what is to be thought of them.
@@ -57,7 +57,7 @@ impl Counts {
 ///
 /// # Errors
 /// Nobody answers there.
-pub(super) fn rows(policy: &Policy, admin: &Endpoint, now: Timestamp) -> anyhow::Result<Vec<Row>> {
+pub(super) fn rows(policy: &Policy, admin: &Admin, now: Timestamp) -> anyhow::Result<Vec<Row>> {
     let mut counts = counted(&get(admin, "/metrics")?);
     for flow in list(admin, &get(admin, "/flows")?)? {
         counts.entry(shown(&flow, "rule")).or_default().flows += 1;
@@ -106,6 +106,10 @@ fn joined(policy: &Policy, mut counts: BTreeMap<String, Counts>, now: Timestamp)
         let window = rule.when.as_ref().map(|when| (when, when.state(now)));
         let closed = window.filter(|(_, state)| !state.is_open);
         let closed = closed.map(|(when, state)| format!("{state} ({when})"));
+        let shadow = || {
+            rule.is_shadow()
+                .then(|| "in shadow: it counts, and does nothing".to_owned())
+        };
         let never = || {
             counts
                 .is_zero()
@@ -113,8 +117,8 @@ fn joined(policy: &Policy, mut counts: BTreeMap<String, Counts>, now: Timestamp)
         };
         Row {
             rule: name.to_owned(),
-            action: Some(rule.action.as_str()),
-            note: doubt.or(closed).or_else(never),
+            action: Some(rule.shadow.unwrap_or(rule.action).as_str()),
+            note: doubt.or(closed).or_else(shadow).or_else(never),
             counts,
         }
     });
