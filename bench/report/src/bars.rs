@@ -349,7 +349,7 @@ fn interval(measure: Measure, value: Value) -> String {
     }
 }
 
-/// What two directs of one experiment differ by: the noise floor.
+/// The noise floor: what two directs of one experiment differ by.
 pub fn noise(run: &Run) -> Table {
     let columns = vec![
         Column::words("experiment"),

@@ -105,7 +105,7 @@ pub fn bars(run: Option<&Run>) -> String {
          {error} % ÷ {looks} of leaving the true median out, so that stopping early costs nothing.\n",
         ratio = NARROW_RATIO * 100.0,
         us = NARROW_US,
-        most = sequential::most_rounds(),
+        most = sequential::MOST_ROUNDS,
         looks = LOOKS.len(),
         error = ERROR * 100.0,
     );

@@ -7,8 +7,12 @@
 
 use crate::stats::{Spread, quantile};
 
+/// The most rounds that there can be.
+pub const MOST_ROUNDS: usize = 80;
+/// The least of which anything is claimed.
+pub const LEAST_ROUNDS: usize = 10;
 /// Rounds after which it is looked whether a bound is decided; each look has about 1.4 times as many as the one before.
-pub const LOOKS: [usize; 7] = [10, 14, 20, 28, 40, 56, 80];
+pub const LOOKS: [usize; 7] = [LEAST_ROUNDS, 14, 20, 28, 40, 56, MOST_ROUNDS];
 /// The chance that a bar's interval leaves the true median out in any of the looks.
 pub const ERROR: f64 = 0.05;
 /// Half of an interval's width below which the median decides: of a ratio.
@@ -27,15 +31,10 @@ pub fn is_look(rounds: usize) -> bool {
     LOOKS.contains(&rounds)
 }
 
-/// The most rounds that there can be.
-pub const fn most_rounds() -> usize {
-    LOOKS[LOOKS.len() - 1]
-}
-
 /// The interval of the median that holds over all looks; None: fewer rounds than the first look has, or none is a number.
 pub fn interval(values: &[f64]) -> Option<Spread> {
     let spread = Spread::at_level(values.iter().copied(), ERROR / LOOKS.len() as f64)?;
-    (spread.rounds >= LOOKS[0]).then_some(spread)
+    (spread.rounds >= LEAST_ROUNDS).then_some(spread)
 }
 
 /// Why the interval of so many rounds is still wide.
@@ -101,7 +100,7 @@ mod tests {
         let mut state = 7;
         let runs = 2000;
         let wrong = (0..runs).filter(|_| {
-            let values: Vec<f64> = (0..most_rounds()).map(|_| normal(&mut state)).collect();
+            let values: Vec<f64> = (0..MOST_ROUNDS).map(|_| normal(&mut state)).collect();
             LOOKS.iter().any(|look| {
                 let spread = interval(&values[..*look]).unwrap();
                 spread.low > 0.0 || spread.high < 0.0

@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         false => "target/bench/bars.json",
     };
     let out = args.out.clone().unwrap_or_else(|| default.into());
-    let rounds = sequential::most_rounds() as u32;
+    let rounds = sequential::MOST_ROUNDS as u32;
     let as_run = super::Args {
         only: Vec::new(),
         given: args.given.clone(),
@@ -124,7 +124,7 @@ fn planned(only: &[String]) -> anyhow::Result<Vec<Planned>> {
     Ok(planned)
 }
 
-/// What an interrupted run of the same source, in the same way, has measured.
+/// The results of an interrupted run of the same source, in the same way.
 fn kept(file: &Path, now: &Run) -> Option<Run> {
     let kept = report::read(file).ok()?;
     let is_same =

@@ -52,7 +52,7 @@ impl Bar {
         judged.unwrap_or_else(Verdict::NotMeasured)
     }
 
-    /// What the rounds of its experiment say so far.
+    /// The verdict that the rounds of its experiment allow so far.
     ///
     /// # Errors
     /// There is no figure, for this reason.
@@ -126,7 +126,7 @@ pub(super) fn measured(
             rounds: experiment.series(path).map_or(0, |s| s.rounds.len()),
         });
     }
-    let least = sequential::LOOKS[0];
+    let least = sequential::LEAST_ROUNDS;
     let spread = sequential::interval(&figures);
     let spread = spread.ok_or_else(|| format!("rounds: {rounds}, of the {least} it takes"))?;
     Ok(Value {

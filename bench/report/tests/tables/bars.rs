@@ -3,7 +3,7 @@
 use report::{
     bars::{Bar, Bound, Measure, Tally, Value, again_differs, is_done, tally},
     schema::{Experiment, Series},
-    sequential::{LOOKS, most_rounds},
+    sequential::{LEAST_ROUNDS, MOST_ROUNDS},
 };
 
 use super::*;
@@ -12,7 +12,8 @@ use super::*;
 fn all_alike(rounds: usize) -> Run {
     let mut run = run(1);
     let like = run.experiment("node-raw").unwrap().clone();
-    let mut round = like.series("direct").unwrap().rounds[0].clone();
+    let direct = like.series("direct").unwrap();
+    let mut round = direct.rounds.first().unwrap().clone();
     did(&mut round, 100_000);
     let series = |path: &str| Series {
         path: path.into(),
@@ -91,11 +92,11 @@ fn bars_are_met_or_missed_at_the_bound() {
 #[test]
 fn the_interval_decides_or_the_median_of_a_narrow_one() {
     let bypass = throughput("bypass");
-    let mut run = all_alike(most_rounds());
+    let mut run = all_alike(MOST_ROUNDS);
     let verdict = |run: &mut Run, low: f64, high: f64| {
         // Evenly from low to high, in an order without a trend.
         ratios(run, bypass, |n| {
-            low + (high - low) * ((n * 37) % most_rounds()) as f64 / most_rounds() as f64
+            low + (high - low) * ((n * 37) % MOST_ROUNDS) as f64 / MOST_ROUNDS as f64
         });
         bypass.verdict(run)
     };
@@ -120,13 +121,13 @@ fn the_interval_decides_or_the_median_of_a_narrow_one() {
 #[test]
 fn a_bar_is_done_when_it_is_decided() {
     let bypass = throughput("bypass");
-    let mut run = all_alike(LOOKS[0]);
+    let mut run = all_alike(LEAST_ROUNDS);
     ratios(&mut run, bypass, |_| 1.0);
     let done = |run: &Run| is_done(bypass, run.experiment(bypass.experiment).unwrap());
     assert!(done(&run));
     ratios(&mut run, bypass, |n| 0.8 + n as f64 / 20.0);
     assert!(!done(&run));
-    let mut run = all_alike(LOOKS[0] - 1);
+    let mut run = all_alike(LEAST_ROUNDS - 1);
     ratios(&mut run, bypass, |_| 1.0);
     assert!(!done(&run), "nobody looks so early");
     // What only all rounds together tell is not waited for.
@@ -138,7 +139,7 @@ fn a_bar_is_done_when_it_is_decided() {
 fn without_a_figure_there_is_no_verdict() {
     let bypass = throughput("bypass");
     let why = |change: &dyn Fn(&mut Run)| {
-        let mut run = all_alike(LOOKS[0]);
+        let mut run = all_alike(LEAST_ROUNDS);
         change(&mut run);
         match bypass.verdict(&run) {
             Verdict::NotMeasured(why) => why,
@@ -170,7 +171,7 @@ fn without_a_figure_there_is_no_verdict() {
 
 #[test]
 fn a_path_is_held_against_another_one_round_by_round() {
-    let mut run = all_alike(LOOKS[0]);
+    let mut run = all_alike(LEAST_ROUNDS);
     let ops = bar(
         "splice",
         |m| matches!(m, Measure::Against("relay", metric) if metric.name() == "op/s"),
@@ -193,7 +194,7 @@ fn a_path_is_held_against_another_one_round_by_round() {
 
 #[test]
 fn an_experiment_whose_directs_differ_is_noticed() {
-    let mut run = all_alike(LOOKS[0]);
+    let mut run = all_alike(LEAST_ROUNDS);
     let id = throughput("bypass").experiment;
     let differs = |run: &Run| again_differs(run.experiment(id).unwrap());
     assert_eq!(differs(&run), None);
@@ -216,7 +217,7 @@ fn an_experiment_whose_directs_differ_is_noticed() {
 
 #[test]
 fn verdicts_are_counted() {
-    let mut run = all_alike(LOOKS[0]);
+    let mut run = all_alike(LEAST_ROUNDS);
     let before = tally(&run);
     let sum = |t: Tally| t.met + t.missed + t.undecided + t.not_measured;
     assert_eq!(sum(before), bars::ALL.len());
