@@ -73,7 +73,12 @@ pub fn run(file: &Path, format: Option<LogFormat>, dry: bool) -> anyhow::Result<
         true => Config::load_dry(file)?,
         false => Config::load(file)?,
     };
-    let log = Log::begin(format.unwrap_or(config.log_format), &config.log_level);
+    let log = Log::begin(
+        format
+            .or(config.log_format)
+            .unwrap_or_else(LogFormat::usual),
+        &config.log_level,
+    );
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }

@@ -3,7 +3,7 @@
 //! `raw.rs` says what the file looks like, `parse.rs` what each value means, `admin.rs` those of the admin interface, `session.rs` that
 //! of the keys of session rules, `network.rs`, `backends.rs` and `remember.rs` those of `to`,
 //! `from`, `users.rs` that of `uid`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
-//! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `holdout.rs` that of `holdout`, `containers.rs` those of
+//! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `holdout.rs` that of `holdout`, `otlp.rs` that of `[otlp]`, `containers.rs` those of
 //! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `selector.rs` that of a mark's, `sources.rs` which files there are, `error.rs` how an
 //! error names its place.
 
@@ -17,6 +17,7 @@ mod health;
 mod holdout;
 mod incoming;
 mod network;
+mod otlp;
 mod parse;
 mod path;
 mod pipeline;
@@ -53,7 +54,7 @@ use proxy::paths::Splicing;
 pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
 pub use sources::Sources;
-use steps::pipelines::Pipelines;
+use steps::{otlp::MetricsPush, pipelines::Pipelines};
 pub use users::id_of;
 
 use crate::{
@@ -95,10 +96,12 @@ pub struct Config {
     pub handshake_timeout: Duration,
     /// Connections that are forwarded at the edge at the same time.
     pub max_forwarded: u32,
-    /// The format of the log.
-    pub log_format: LogFormat,
+    /// The format of the log. None: that which suits standard error.
+    pub log_format: Option<LogFormat>,
     /// The level of the log.
     pub log_level: LogLevel,
+    /// How metrics are sent to a collector. None: they are not.
+    pub metrics_push: Option<MetricsPush>,
     /// Other network namespaces whose processes are served at the same time.
     pub max_namespaces: usize,
     /// Interfaces that are guarded.
