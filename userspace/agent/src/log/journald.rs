@@ -25,10 +25,10 @@ use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 /// The journal's socket.
 pub(super) const SOCKET: &str = "/run/systemd/journal/socket";
 
-/// What the journal is told that this program is called.
+/// The program's name in the journal.
 const IDENTIFIER: &str = "underpass";
 
-/// What comes before the names of a record's own fields, as the journal's rules have it: its own have none.
+/// The beginning of names of a record's own fields; the journal's have none.
 const PREFIX: &str = "UNDERPASS_";
 
 /// The longest record, in bytes: less than a socket's buffer holds, and more than any line of the slow log.
@@ -57,7 +57,7 @@ pub(super) fn register(registry: &Registry) -> prometheus::Result<()> {
     missed.map_or(Ok(()), |missed| registry.register(Box::new(missed)))
 }
 
-/// What becomes of a record that the journal does not get.
+/// The outcomes of a record that the journal does not get.
 #[derive(Clone, Copy)]
 enum Outcome {
     Stderr,

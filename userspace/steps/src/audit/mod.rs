@@ -166,7 +166,7 @@ impl Reporter for Audit {
             journal.open(&services.journals, NAME, record::line)?;
         }
         let sends = self.sends.as_ref();
-        sends.map_or(Ok(()), |sends| sends.open(services))
+        sends.map_or(Ok(()), |sends| sends.open(&services.collectors))
     }
 
     fn wants_texts(&self) -> bool {

@@ -13,18 +13,17 @@ use std::{
 };
 
 use export::{Export, Sink};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::Mutex;
 use prometheus::Registry;
-use tls::Outward;
 
 use super::{
-    client::{Client, PROTOCOL},
+    client::Client,
     counters::OtlpMetrics,
     delivery::Delivery,
     exporting::Exporting,
-    messages,
     pushing::Pushing,
     settings::{CollectorSettings, MetricsPush},
+    shared::Shared,
     signal::Signal,
 };
 
@@ -44,29 +43,6 @@ pub struct Collectors {
 pub(crate) struct Collector {
     export: Export,
     shared: Arc<Shared>,
-}
-
-/// The state that a collector's thread shares with all others.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) signal: Signal,
-    pub(super) to: CollectorSettings,
-    tls: Option<Arc<Outward>>,
-    /// The encoded resource: this host and service.
-    pub(super) resource: Vec<u8>,
-    pub(super) metrics: OtlpMetrics,
-    state: Mutex<State>,
-    changes: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Set when nobody waits for the collector any more.
-    ends: bool,
-    /// The number of times that everything that was there had been sent, or given up.
-    done: u64,
-    /// The interval at which metrics are sent. None: it is not said yet.
-    every: Option<Duration>,
 }
 
 impl Collectors {
@@ -110,7 +86,7 @@ impl Collectors {
                         Pushing::new(delivery, self.registry.clone()),
                     )
                 })?;
-                collector.shared.state().every = Some(push.every);
+                collector.shared.set_every(push.every);
                 // It may sleep for longer than that.
                 collector.export.call();
                 Some(collector)
@@ -132,26 +108,23 @@ impl Collectors {
                 to.endpoint.authority()
             )
         };
-        let outward = encrypted(to)?;
+        let outward = to.outward()?;
         let mut open = self.open.lock();
         open.retain(|_, collector| collector.strong_count() > 0);
         let key = (signal, to.clone());
         if let Some(collector) = open.get(&key).and_then(Weak::upgrade) {
-            if let (Some(old), Some(new)) = (&collector.shared.tls, &outward) {
+            if let (Some(old), Some(new)) = (collector.shared.tls(), &outward) {
                 old.renew(new);
             }
             return Ok(collector);
         }
         let outward = outward.map(Arc::new);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Shared::new(
             signal,
-            to: to.clone(),
-            tls: outward.clone(),
-            resource: messages::resource(&to.service, &dataplane::host::hostname()),
-            metrics: self.metrics.clone(),
-            state: Mutex::default(),
-            changes: Condvar::new(),
-        });
+            to.clone(),
+            outward.clone(),
+            self.metrics.clone(),
+        ));
         let client = Client::new(to.endpoint.clone(), outward).map_err(cannot)?;
         let delivery = Delivery::new(shared.clone(), client);
         let collector = Arc::new(Collector {
@@ -183,16 +156,6 @@ fn start(signal: Signal, sink: impl Sink) -> io::Result<Export> {
     Export::start(signal.thread(), sink)
 }
 
-/// Loads the certificates, as they are in the files now. None: the endpoint is without TLS.
-///
-/// # Errors
-/// Names the bad file and the error, in one line.
-pub(super) fn encrypted(to: &CollectorSettings) -> Result<Option<Outward>, String> {
-    let tls = to.tls.as_ref();
-    tls.map(|tls| Outward::load(tls, to.endpoint.host(), Some(PROTOCOL)))
-        .transpose()
-}
-
 impl Collector {
     /// Hands a record over, or counts it as dropped. Never waits.
     pub(super) fn push(&self, record: &[u8]) {
@@ -214,13 +177,7 @@ impl Collector {
     fn finish(&self, patience: Duration) {
         // The first call may find the thread in work that it began before.
         for _ in 0..2 {
-            let mut state = self.shared.state();
-            let before = state.done;
-            self.export.call();
-            let changes = &self.shared.changes;
-            let waited = changes.wait_while_for(&mut state, |s| s.done == before, patience);
-            drop(state);
-            if waited.timed_out() {
+            if !self.shared.is_done_within(patience, || self.export.call()) {
                 let collector = self.shared.to.endpoint.authority();
                 let what = self.shared.signal.words();
                 tracing::warn!(%collector, "not all {what} could be sent before the agent ended");
@@ -234,38 +191,5 @@ impl Drop for Collector {
     /// Ends the thread, because no rule names the collector any more.
     fn drop(&mut self) {
         self.shared.end();
-    }
-}
-
-impl Shared {
-    /// Whether nobody waits for the collector any more.
-    pub(super) fn ends(&self) -> bool {
-        self.state().ends
-    }
-
-    /// The interval at which metrics are sent. None: it is not said yet.
-    pub(super) fn every(&self) -> Option<Duration> {
-        self.state().every
-    }
-
-    /// Waits for this long, or until nobody waits for the collector any more.
-    pub(super) fn wait(&self, time: Duration) {
-        let changes = &self.changes;
-        changes.wait_while_for(&mut self.state(), |state| !state.ends, time);
-    }
-
-    /// Notes that everything that was there at the call is sent, or given up.
-    pub(super) fn note_done(&self) {
-        self.state().done += 1;
-        self.changes.notify_all();
-    }
-
-    fn end(&self) {
-        self.state().ends = true;
-        self.changes.notify_all();
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
     }
 }

@@ -1,4 +1,4 @@
-//! What became of spans, log records and metrics on their way to collectors.
+//! Counters of spans, log records and metrics by what became of them on their way to collectors.
 
 use export::Full;
 use prometheus::{IntCounter, IntCounterVec, Registry};
@@ -19,7 +19,7 @@ pub struct OtlpMetrics {
     pub(super) malformed_states: IntCounter,
 }
 
-/// What became of what was sent. Each counter is looked up once: a span costs an addition.
+/// The outcomes of what was sent. Each counter is looked up once: a span costs an addition.
 #[derive(Clone, Debug)]
 pub(super) struct Outcomes {
     pub(super) exported: IntCounter,
@@ -27,7 +27,7 @@ pub(super) struct Outcomes {
     pub(super) lost: IntCounter,
 }
 
-/// What did not get so far.
+/// The outcomes of records that did not get so far.
 #[derive(Clone, Debug)]
 struct Dropped {
     full: IntCounter,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{
     client::{Client, Failure, Taken},
-    collectors::Shared,
     messages,
+    shared::Shared,
 };
 
 /// The client of a collector's thread.

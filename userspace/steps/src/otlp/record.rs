@@ -13,7 +13,7 @@ use crate::{
     tracing_id::uuid,
 };
 
-/// What is made of a request.
+/// The kinds of telemetry that are made of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -303,7 +303,7 @@ fn span(read: &Read<'_>) -> Vec<u8> {
     span.encode_to_vec()
 }
 
-/// What a log record says and a span does not.
+/// The parts that a log record has and a span has not.
 struct More<'r> {
     bytes_to_database: u64,
     bytes_to_client: u64,

@@ -1,18 +1,10 @@
-//! Which collector a step, or the agent, sends to.
+//! The settings of a collector.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::time::Duration;
 
-use tls::{Dialling, RawDialling};
+use tls::{Dialling, Outward, RawDialling};
 
-use super::{
-    collectors::{self, Collector},
-    endpoint::Endpoint,
-    signal::Signal,
-};
-use crate::Services;
+use super::{client::PROTOCOL, endpoint::Endpoint};
 
 /// The `service.name` unless the file says another.
 pub const SERVICE: &str = "underpass";
@@ -94,7 +86,17 @@ impl CollectorSettings {
     /// # Errors
     /// Names the bad file, and the reason.
     pub fn read_certificates(&self) -> Result<(), String> {
-        collectors::encrypted(self).map(drop)
+        self.outward().map(drop)
+    }
+
+    /// Loads the certificates, as they are in the files now. None: the endpoint is without TLS.
+    ///
+    /// # Errors
+    /// Names the bad file and the error, in one line.
+    pub(super) fn outward(&self) -> Result<Option<Outward>, String> {
+        let tls = self.tls.as_ref();
+        tls.map(|tls| Outward::load(tls, self.endpoint.host(), Some(PROTOCOL)))
+            .transpose()
     }
 }
 
@@ -113,47 +115,5 @@ pub(crate) fn wanted(
             "otlp: expected a table `[otlp]` with the `endpoint` of a collector; found none"
                 .to_owned(),
         ),
-    }
-}
-
-/// A step's collector: described when the policy file is read, opened when its rule is put into force.
-#[derive(Debug)]
-pub(crate) struct Sends {
-    to: CollectorSettings,
-    signal: Signal,
-    open: OnceLock<Arc<Collector>>,
-}
-
-impl Sends {
-    pub(crate) fn new(signal: Signal, to: CollectorSettings) -> Self {
-        Self {
-            to,
-            signal,
-            open: OnceLock::new(),
-        }
-    }
-
-    /// Reads the certificates, only to check whether they are good.
-    ///
-    /// # Errors
-    /// Names the bad file, and the reason.
-    pub(crate) fn reads(&self) -> Result<(), String> {
-        self.to.read_certificates()
-    }
-
-    /// Opens the collector once. It is called again when the policy file that was to replace this one could not be put
-    /// into force.
-    ///
-    /// # Errors
-    /// A certificate cannot be used, or there can be no more threads.
-    pub(crate) fn open(&self, services: &Services) -> Result<(), String> {
-        crate::register::once(&self.open, || {
-            services.collectors.open(self.signal, &self.to)
-        })
-    }
-
-    /// Returns the collector. None before it is opened: no rule is in force then.
-    pub(crate) fn get(&self) -> Option<&Arc<Collector>> {
-        self.open.get()
     }
 }

@@ -163,7 +163,7 @@ impl Reporter for Slowlog {
             })?;
         }
         let sends = self.sends.as_ref();
-        sends.map_or(Ok(()), |sends| sends.open(services))
+        sends.map_or(Ok(()), |sends| sends.open(&services.collectors))
     }
 
     fn wants_contexts(&self) -> bool {

@@ -83,7 +83,7 @@ impl Reporter for Trace {
     }
 
     fn open(&self, services: &Services) -> Result<(), String> {
-        self.sends.open(services)
+        self.sends.open(&services.collectors)
     }
 
     fn wants_contexts(&self) -> bool {

@@ -185,7 +185,7 @@ impl Collector {
         self.keeps.lock().unwrap().metrics.clone()
     }
 
-    /// What the latest message says of its sender.
+    /// The sender of the latest message.
     pub fn resource(&self) -> Resource {
         self.keeps.lock().unwrap().resource.clone()
     }
@@ -212,7 +212,7 @@ impl TraceService for Service {
         for of in request.into_inner().resource_spans {
             let service = self.came_from(of.resource);
             for of in of.scope_spans {
-                is_the_agents(of.scope);
+                check_scope(of.scope);
                 let mut keeps = self.keeps.lock().unwrap();
                 keeps
                     .services
@@ -240,7 +240,7 @@ impl LogsService for Service {
         for of in request.into_inner().resource_logs {
             self.came_from(of.resource);
             for of in of.scope_logs {
-                is_the_agents(of.scope);
+                check_scope(of.scope);
                 self.keeps.lock().unwrap().logs.extend(of.log_records);
             }
         }
@@ -262,7 +262,7 @@ impl MetricsService for Service {
         for of in request.into_inner().resource_metrics {
             self.came_from(of.resource);
             for of in of.scope_metrics {
-                is_the_agents(of.scope);
+                check_scope(of.scope);
                 self.keeps.lock().unwrap().metrics.push(of.metrics);
             }
         }
@@ -296,7 +296,7 @@ impl Service {
     }
 }
 
-fn is_the_agents(scope: Option<InstrumentationScope>) {
+fn check_scope(scope: Option<InstrumentationScope>) {
     assert_eq!(scope.unwrap().name, "underpass");
 }
 
