@@ -118,16 +118,31 @@ impl Release {
             false => "-Znone",
         }
     }
+
+    /// Returns how hard gzip(1) tries.
+    pub fn level(&self) -> &'static str {
+        match self.compressed {
+            true => "--best",
+            false => "--fast",
+        }
+    }
 }
 
 /// Packs the files beneath `files` into a tarball in `out`, and returns its path.
 pub fn tarball(release: &Release, files: &Path, out: &Path) -> Result<PathBuf> {
     let name = format!("underpass-{}-{}", release.version, release.arch);
     let packed = out.join(format!("{name}.tar.gz"));
-    let level = match release.compressed {
-        true => "gzip --no-name --best",
-        false => "gzip --no-name --fast",
-    };
+    let renames = format!("s,^\\.,{name},");
+    let mut tar = tar(release, files, &packed, &renames);
+    run_command(tar.arg(format!(
+        "--use-compress-program=gzip --no-name {}",
+        release.level()
+    )))?;
+    Ok(packed)
+}
+
+/// Makes the command that packs the files beneath a folder, by names that sed(1) changes.
+pub fn tar(release: &Release, files: &Path, to: &Path, renames: &str) -> Command {
     let mut tar = Command::new("tar");
     tar.args([
         "--create",
@@ -137,14 +152,12 @@ pub fn tarball(release: &Release, files: &Path, out: &Path) -> Result<PathBuf> {
         "--numeric-owner",
     ])
     .arg("--format=gnu")
-    .arg(format!("--use-compress-program={level}"))
     .arg(format!("--mtime=@{}", release.epoch))
-    .arg(format!("--transform=s,^\\.,{name},"))
+    .arg(format!("--transform={renames}"))
     .arg("--file")
-    .arg(&packed)
+    .arg(to)
     .arg("--directory")
     .arg(files)
     .arg(".");
-    run_command(&mut tar)?;
-    Ok(packed)
+    tar
 }
