@@ -21,6 +21,7 @@ struct up_target_key abi_target_key;
 struct up_source_key abi_source_key;
 struct up_process_key abi_process_key;
 struct up_uid_key abi_uid_key;
+struct up_gid_key abi_gid_key;
 struct up_cgroup_key abi_cgroup_key;
 struct up_netns_key abi_netns_key;
 struct up_opener abi_opener;

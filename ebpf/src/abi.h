@@ -34,8 +34,9 @@ enum up_limit {
 	UP_GENERATIONS = 2,
 	/* Distinct (network, port) pairs, for both generations together. */
 	UP_MAX_TARGETS = 16384,
-	/* Distinct uids, process patterns, cgroups, namespaces: for both generations together. */
+	/* Distinct uids, gids, process patterns, cgroups, namespaces: for both generations together. */
 	UP_MAX_UIDS = 8192,
+	UP_MAX_GIDS = 8192,
 	UP_MAX_PROCESSES = 8192,
 	UP_MAX_CGROUPS = 8192,
 	UP_MAX_NAMESPACES = 8192,
@@ -319,6 +320,7 @@ struct up_rule_set {
 /* Per generation: the rules that do not care for a dimension, and the default. */
 struct up_policy {
 	struct up_rule_set any_uid;
+	struct up_rule_set any_gid;
 	struct up_rule_set any_process;
 	struct up_rule_set any_cgroup;
 	struct up_rule_set any_netns;
@@ -338,6 +340,8 @@ struct up_policy {
 	/* Not every rule is in `here`. */
 	__u8 uses_source;
 	__u8 uses_netns;
+	__u8 uses_gid;
+	__u8 pad[7];
 };
 
 struct up_rule {
@@ -401,6 +405,11 @@ struct up_uid_key {
 	__u32 uid;
 };
 
+struct up_gid_key {
+	__u32 generation;
+	__u32 gid;
+};
+
 struct up_cgroup_key {
 	__u64 cgroup_id;
 	__u32 generation;
@@ -425,8 +434,8 @@ struct up_opener {
 	struct up_endpoint orig_dst;
 	__u32 tgid;
 	__u32 uid;
+	__u32 gid;
 	__u8 comm[16];
-	__u8 pad[4];
 };
 
 /* To the agent: a connection was refused here. */

@@ -35,6 +35,9 @@ pub const MAX_TARGETS: u32 = 16384;
 /// `UP_MAX_UIDS` of `enum up_limit` in abi.h.
 pub const MAX_UIDS: u32 = 8192;
 
+/// `UP_MAX_GIDS` of `enum up_limit` in abi.h.
+pub const MAX_GIDS: u32 = 8192;
+
 /// `UP_MAX_PROCESSES` of `enum up_limit` in abi.h.
 pub const MAX_PROCESSES: u32 = 8192;
 
@@ -890,6 +893,8 @@ pub struct Policy {
     /// In C: `struct up_rule_set`.
     pub any_uid: RuleSet,
     /// In C: `struct up_rule_set`.
+    pub any_gid: RuleSet,
+    /// In C: `struct up_rule_set`.
     pub any_process: RuleSet,
     /// In C: `struct up_rule_set`.
     pub any_cgroup: RuleSet,
@@ -919,26 +924,33 @@ pub struct Policy {
     pub uses_source: u8,
     /// In C: `__u8`.
     pub uses_netns: u8,
+    /// In C: `__u8`.
+    pub uses_gid: u8,
+    /// In C: `__u8[7]`.
+    pub pad: [u8; 7],
 }
 
 const _: () = {
-    assert!(size_of::<Policy>() == 1032);
+    assert!(size_of::<Policy>() == 1168);
     assert!(offset_of!(Policy, any_uid) == 0);
-    assert!(offset_of!(Policy, any_process) == 128);
-    assert!(offset_of!(Policy, any_cgroup) == 256);
-    assert!(offset_of!(Policy, any_netns) == 384);
-    assert!(offset_of!(Policy, settles) == 512);
-    assert!(offset_of!(Policy, any_source) == 640);
-    assert!(offset_of!(Policy, here) == 768);
-    assert!(offset_of!(Policy, elsewhere) == 896);
-    assert!(offset_of!(Policy, uses_uid) == 1024);
-    assert!(offset_of!(Policy, uses_process) == 1025);
-    assert!(offset_of!(Policy, uses_cgroup) == 1026);
-    assert!(offset_of!(Policy, default_action) == 1027);
-    assert!(offset_of!(Policy, default_fail) == 1028);
-    assert!(offset_of!(Policy, uses_backends) == 1029);
-    assert!(offset_of!(Policy, uses_source) == 1030);
-    assert!(offset_of!(Policy, uses_netns) == 1031);
+    assert!(offset_of!(Policy, any_gid) == 128);
+    assert!(offset_of!(Policy, any_process) == 256);
+    assert!(offset_of!(Policy, any_cgroup) == 384);
+    assert!(offset_of!(Policy, any_netns) == 512);
+    assert!(offset_of!(Policy, settles) == 640);
+    assert!(offset_of!(Policy, any_source) == 768);
+    assert!(offset_of!(Policy, here) == 896);
+    assert!(offset_of!(Policy, elsewhere) == 1024);
+    assert!(offset_of!(Policy, uses_uid) == 1152);
+    assert!(offset_of!(Policy, uses_process) == 1153);
+    assert!(offset_of!(Policy, uses_cgroup) == 1154);
+    assert!(offset_of!(Policy, default_action) == 1155);
+    assert!(offset_of!(Policy, default_fail) == 1156);
+    assert!(offset_of!(Policy, uses_backends) == 1157);
+    assert!(offset_of!(Policy, uses_source) == 1158);
+    assert!(offset_of!(Policy, uses_netns) == 1159);
+    assert!(offset_of!(Policy, uses_gid) == 1160);
+    assert!(offset_of!(Policy, pad) == 1161);
 };
 
 /// `struct up_rule` in abi.h.
@@ -1088,6 +1100,22 @@ const _: () = {
     assert!(offset_of!(UidKey, uid) == 4);
 };
 
+/// `struct up_gid_key` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidKey {
+    /// In C: `__u32`.
+    pub generation: u32,
+    /// In C: `__u32`.
+    pub gid: u32,
+}
+
+const _: () = {
+    assert!(size_of::<GidKey>() == 8);
+    assert!(offset_of!(GidKey, generation) == 0);
+    assert!(offset_of!(GidKey, gid) == 4);
+};
+
 /// `struct up_cgroup_key` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -1141,10 +1169,10 @@ pub struct Opener {
     pub tgid: u32,
     /// In C: `__u32`.
     pub uid: u32,
+    /// In C: `__u32`.
+    pub gid: u32,
     /// In C: `__u8[16]`.
     pub comm: [u8; 16],
-    /// In C: `__u8[4]`.
-    pub pad: [u8; 4],
 }
 
 const _: () = {
@@ -1156,8 +1184,8 @@ const _: () = {
     assert!(offset_of!(Opener, orig_dst) == 32);
     assert!(offset_of!(Opener, tgid) == 52);
     assert!(offset_of!(Opener, uid) == 56);
-    assert!(offset_of!(Opener, comm) == 60);
-    assert!(offset_of!(Opener, pad) == 76);
+    assert!(offset_of!(Opener, gid) == 60);
+    assert!(offset_of!(Opener, comm) == 64);
 };
 
 /// `struct up_denial` in abi.h.
@@ -2696,6 +2724,7 @@ pub const LAYOUT: &[StructLayout] = &[
         size_of::<Policy>(),
         &[
             ("any_uid", offset_of!(Policy, any_uid)),
+            ("any_gid", offset_of!(Policy, any_gid)),
             ("any_process", offset_of!(Policy, any_process)),
             ("any_cgroup", offset_of!(Policy, any_cgroup)),
             ("any_netns", offset_of!(Policy, any_netns)),
@@ -2711,6 +2740,8 @@ pub const LAYOUT: &[StructLayout] = &[
             ("uses_backends", offset_of!(Policy, uses_backends)),
             ("uses_source", offset_of!(Policy, uses_source)),
             ("uses_netns", offset_of!(Policy, uses_netns)),
+            ("uses_gid", offset_of!(Policy, uses_gid)),
+            ("pad", offset_of!(Policy, pad)),
         ],
     ),
     (
@@ -2777,6 +2808,14 @@ pub const LAYOUT: &[StructLayout] = &[
         ],
     ),
     (
+        "up_gid_key",
+        size_of::<GidKey>(),
+        &[
+            ("generation", offset_of!(GidKey, generation)),
+            ("gid", offset_of!(GidKey, gid)),
+        ],
+    ),
+    (
         "up_cgroup_key",
         size_of::<CgroupKey>(),
         &[
@@ -2804,8 +2843,8 @@ pub const LAYOUT: &[StructLayout] = &[
             ("orig_dst", offset_of!(Opener, orig_dst)),
             ("tgid", offset_of!(Opener, tgid)),
             ("uid", offset_of!(Opener, uid)),
+            ("gid", offset_of!(Opener, gid)),
             ("comm", offset_of!(Opener, comm)),
-            ("pad", offset_of!(Opener, pad)),
         ],
     ),
     (

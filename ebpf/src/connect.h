@@ -10,7 +10,7 @@
  * left alone (recall.h). Of a rule with a holdout some flows are left alone and metered, as its others are, so that
  * `underpass overhead` can compare them.
  *
- * Reads settings, netns_agents, full_quotas, shortcut_limits, policies, rules, targets, uids, processes, cgroups, namespaces,
+ * Reads settings, netns_agents, full_quotas, shortcut_limits, policies, rules, targets, uids, gids, processes, cgroups, namespaces,
  * remembered, backend_slots, backends. Writes
  * flows, observed, shortcut_wishes, virtuals, balanced, decisions, causes, unserved, denials; deletes from releases.
  *

@@ -2,9 +2,9 @@
 /*
  * First match over the policy, at a cost that does not grow with the number of rules.
  *
- * Each dimension (destination, uid, process, namespace, cgroup) yields a set of the rules that hold
+ * Each dimension (destination, uid, gid, process, namespace, cgroup) yields a set of the rules that hold
  * for this flow; the sets are ANDed and the lowest bit wins. That is two trie look-ups
- * for the destination (its port, any port), one look-up each for uid, process and namespace, one per
+ * for the destination (its port, any port), one look-up each for uid, gid, process and namespace, one per
  * level of the cgroup tree, and UP_RULE_WORDS words of AND, whether there is one rule or
  * UP_MAX_RULES. A dimension that no rule names is skipped.
  */
@@ -135,6 +135,16 @@ static __always_inline struct up_rule_set *rules_of_uid(__u32 generation)
 	return bpf_map_lookup_elem(&uids, &key);
 }
 
+static __always_inline struct up_rule_set *rules_of_gid(__u32 generation)
+{
+	struct up_gid_key key = {
+		.generation = generation,
+		.gid = bpf_get_current_uid_gid() >> 32,
+	};
+
+	return bpf_map_lookup_elem(&gids, &key);
+}
+
 /* The number of the caller's network namespace, as /proc/PID/ns/net has it. */
 static __always_inline __u32 netns_inode(void)
 {
@@ -254,6 +264,8 @@ static __always_inline __u32 first_match(__u32 generation, const struct up_polic
 		keep_only(&left, &policy->here);
 	if (policy->uses_uid)
 		narrow(&left, &policy->any_uid, rules_of_uid(generation));
+	if (policy->uses_gid)
+		narrow(&left, &policy->any_gid, rules_of_gid(generation));
 	if (policy->uses_process)
 		narrow(&left, &policy->any_process, rules_of_process(generation, comm));
 	if (policy->uses_netns)
@@ -273,7 +285,7 @@ static __always_inline __u32 first_match(__u32 generation, const struct up_polic
 	return first;
 }
 
-/* Of what a client on another host opens: of it there is no uid, process, namespace or cgroup. */
+/* Of what a client on another host opens: of it there is no uid, gid, process, namespace or cgroup. */
 static __always_inline __u32 first_match_elsewhere(__u32 generation,
 						   const struct up_policy *policy,
 						   const struct up_endpoint *client,

@@ -84,7 +84,7 @@ struct {
 } virtuals SEC(".maps"); /* connect hooks → name hooks: the virtual address that was dialled; dies with
 			  * the socket. The next agent uses the same map: sockets outlive agents */
 
-/* The next five: agent → connect hooks. The entries of a generation are erased when the
+/* The next six: agent → connect hooks. The entries of a generation are erased when the
  * next policy is about to be written over it, so a connect() that began under the old
  * policy still finds it whole. */
 struct {
@@ -113,6 +113,14 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_GIDS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct up_gid_key);
+	__type(value, struct up_rule_set);
+} gids SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, UP_MAX_CGROUPS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct up_cgroup_key);
@@ -133,7 +141,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct up_source_key);
 	__type(value, struct up_rule_set);
-} sources SEC(".maps"); /* agent → incoming, sock_ops; erased as the five above */
+} sources SEC(".maps"); /* agent → incoming, sock_ops; erased as the six above */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

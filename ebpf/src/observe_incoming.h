@@ -45,6 +45,7 @@ static __noinline int observe_incoming(struct bpf_sock_ops *ops)
 	}
 	o->connect.opener.orig_dst = dial.dialled;
 	o->connect.opener.uid = ~0u;
+	o->connect.opener.gid = ~0u;
 	o->connect.cookie = bpf_get_socket_cookie(ops);
 	o->connect.slot = d.slot;
 	o->connect.generation = d.generation;

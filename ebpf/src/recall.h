@@ -3,7 +3,7 @@
  * What the agent has decided of one session of a process, and its rule remembers: the same is
  * decided of later connections of that very process to that endpoint, here, without the agent.
  *
- * The key is all that the decision depended on besides the session: whoever changes its user,
+ * The key is all that the decision depended on besides the session: whoever changes its user or group,
  * its cgroup, its network namespace, its name or its program is asked again, and so is a fork. An entry holds in the
  * generation and since the forgetting that it was made in, so a decision that is entered too
  * late is not found. No agent is needed to recall: when it is dead, an entry holds until it
@@ -27,6 +27,7 @@ static __always_inline void opener(struct up_opener *key, __u64 netns_cookie,
 	key->orig_dst = *dst;
 	key->tgid = bpf_get_current_pid_tgid() >> 32;
 	key->uid = (__u32)bpf_get_current_uid_gid();
+	key->gid = bpf_get_current_uid_gid() >> 32;
 	__builtin_memcpy(key->comm, comm, UP_COMM_BYTES);
 }
 

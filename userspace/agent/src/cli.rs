@@ -13,11 +13,10 @@ use policy::{Filter, NetnsPattern, Timestamp};
 
 use crate::{
     commands::{
-        self,
-        endpoint::{ADMIN_VARIABLE, Endpoint},
-        filter,
+        self, filter,
+        whereabouts::{AdminArg, ControlArg},
     },
-    config::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_FILE, id_of},
+    config::{DEFAULT_FILE, GROUPS, USERS},
     log::{LogFormat, LogLevel},
 };
 
@@ -57,6 +56,28 @@ pub enum Command {
     /// Check a policy file. With --to: show which rule a connection would meet, and why. Details of the
     /// session that you do not give count as not yet known
     Check(Box<CheckArgs>),
+    /// Print the policy in force, its files as one and every default filled in, as a file that `check` accepts. Log-ins and queries
+    /// of URLs are masked
+    Config {
+        /// Policy file to print. Without it, the running agent is asked
+        #[arg(long, short, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// The agent that is asked
+        #[command(flatten)]
+        admin: AdminArg,
+    },
+    /// Lay policy files out: spaces, blank lines and commas. Neither what they mean changes, nor a comment
+    Fmt {
+        /// Files, of which each is replaced at once; `-`: standard input, to standard output
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+        /// Change nothing, and name the files that would change. Exit code 1: there are some
+        #[arg(long)]
+        check: bool,
+    },
     /// Print the JSON Schema of the policy file, for editors
     Schema,
     /// Check this host: what underpass needs of it, and what is missing
@@ -86,9 +107,9 @@ pub enum Command {
         /// user, keyspace, action, path, driver, application, netns
         #[arg(long, value_name = "FILTER", default_value = "", value_parser = filter::of_flows)]
         filter: Filter,
-        /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-        #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
-        admin: Endpoint,
+        /// The agent that is asked
+        #[command(flatten)]
+        admin: AdminArg,
     },
     /// Explain a flow: all that is known of it, each rule and why it holds or not, its path, and what would change it
     Explain(commands::explain::ExplainArgs),
@@ -104,9 +125,9 @@ pub enum Command {
         /// with --top also process, client, path
         #[arg(long, value_name = "FILTER", default_value = "")]
         filter: String,
-        /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-        #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
-        admin: Endpoint,
+        /// The agent that is asked
+        #[command(flatten)]
+        admin: AdminArg,
     },
     /// Watch who asks what, how often and how slowly, live. Needs the step `stats` in the rule
     Top(Box<commands::top::TopArgs>),
@@ -120,34 +141,34 @@ pub enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Control socket of the agent
-        #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
-        control: PathBuf,
+        /// The agent that is told
+        #[command(flatten)]
+        control: ControlArg,
     },
     /// Remove a mark
     Unmark {
         /// Number of the mark, as `marks` lists it
         number: u64,
-        /// Control socket of the agent
-        #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
-        control: PathBuf,
+        /// The agent that is told
+        #[command(flatten)]
+        control: ControlArg,
     },
     /// Show or change how much a running agent logs. Holds until the file says another level, or the agent ends
     Log {
         /// off, error, warn, info, debug or trace; for parts of the program another: info,proxy=debug
         level: Option<LogLevel>,
-        /// Control socket of the agent
-        #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
-        control: PathBuf,
+        /// The agent that is told
+        #[command(flatten)]
+        control: ControlArg,
     },
     /// List the network namespaces (containers, pods) that the agent serves beside its own
     Namespaces {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-        #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
-        admin: Endpoint,
+        /// The agent that is asked
+        #[command(flatten)]
+        admin: AdminArg,
     },
     /// List the latest connections and requests that a rule refused: who, where to, and why. At most 10 a second are
     /// listed, further ones are counted. What the edge drops is only counted
@@ -159,9 +180,9 @@ pub enum Command {
         /// rule, user
         #[arg(long, value_name = "FILTER", default_value = "", value_parser = filter::of_denials)]
         filter: Filter,
-        /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-        #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
-        admin: Endpoint,
+        /// The agent that is asked
+        #[command(flatten)]
+        admin: AdminArg,
     },
     /// Show what underpass costs: latency and errors of connections that a rule treats, compared with those that it leaves alone for
     /// this (`holdout`)
@@ -169,18 +190,18 @@ pub enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-        #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
-        admin: Endpoint,
+        /// The agent that is asked
+        #[command(flatten)]
+        admin: AdminArg,
     },
     /// List the databases behind virtual addresses, with their health
     Backends {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-        #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
-        admin: Endpoint,
+        /// The agent that is asked
+        #[command(flatten)]
+        admin: AdminArg,
     },
     /// Drain a backend, take it down, or let its health checks decide again. Holds until the agent restarts
     Backend {
@@ -191,9 +212,9 @@ pub enum Command {
         /// decide
         #[arg(value_parser = ["drain", "up", "down"])]
         order: String,
-        /// Control socket of the agent
-        #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
-        control: PathBuf,
+        /// The agent that is told
+        #[command(flatten)]
+        control: ControlArg,
     },
     /// Keep spliced flows alive while no agent runs. The agent starts this itself
     #[command(hide = true)]
@@ -214,12 +235,15 @@ pub enum Command {
     /// Clean up after an agent that is gone: remove its hooks, and end its keeper with the flows that it keeps
     /// alive
     Detach {
+        /// Policy file that names the pins and the control socket, where these options do not
+        #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
+        config: PathBuf,
         /// Folder of the agent's pins
-        #[arg(long, value_name = "DIR", default_value = dataplane::DEFAULT_PINS)]
-        pins: PathBuf,
-        /// Control socket of the agent; the keeper's is beside it
-        #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
-        control: PathBuf,
+        #[arg(long, value_name = "DIR")]
+        pins: Option<PathBuf>,
+        /// The agent that is told
+        #[command(flatten)]
+        control: ControlArg,
     },
 }
 
@@ -235,18 +259,21 @@ pub struct CheckArgs {
     /// List the file's rules, with how often each was met since the agent that runs here began
     #[arg(long)]
     pub live: bool,
-    /// Admin interface of the agent, for --live
-    #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
-    pub admin: Endpoint,
+    /// The agent that is asked
+    #[command(flatten)]
+    pub admin: AdminArg,
     /// Explain a connection to this address
     #[arg(long, value_name = "ADDR:PORT")]
     pub to: Option<SocketAddr>,
     /// ... from a client on another host, at this address. Its process is not known
-    #[arg(long, value_name = "ADDR", requires = "to", conflicts_with_all = ["uid", "process", "cgroup", "netns", "container", "label"])]
+    #[arg(long, value_name = "ADDR", requires = "to", conflicts_with_all = ["uid", "gid", "process", "cgroup", "netns", "container", "label"])]
     pub from: Option<IpAddr>,
     /// ... by a process of this user, by id or by name
     #[arg(long, value_name = "USER", requires = "to", default_value = "0", value_parser = uid)]
     pub uid: u32,
+    /// ... and this group, by id or by name
+    #[arg(long, value_name = "GROUP", requires = "to", default_value = "0", value_parser = gid)]
+    pub gid: u32,
     /// ... by a process of this name
     #[arg(long, value_name = "NAME", requires = "to", default_value = "")]
     pub process: String,
@@ -310,8 +337,13 @@ fn netns(text: &str) -> Result<NetnsPattern, String> {
 }
 
 fn uid(text: &str) -> Result<u32, String> {
-    text.parse()
-        .or_else(|_| id_of(text).map_err(|why| format!("expected a user's id or name, {why}")))
+    let id = USERS.parse(text);
+    id.map_err(|why| format!("expected a user's id or name, {why}"))
+}
+
+fn gid(text: &str) -> Result<u32, String> {
+    let id = GROUPS.parse(text);
+    id.map_err(|why| format!("expected a group's id or name, {why}"))
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
@@ -325,7 +357,7 @@ fn label(text: &str) -> Result<(String, String), String> {
 #[derive(Debug, clap::Args)]
 pub struct MarkArgs {
     /// Flows to mark: a number, as `flows` lists it; or `key=value,...`, which all have to hold; or `all`. Keys:
-    /// process, uid, to, cgroup, user, keyspace, driver, application, as in rules; and rule, for running flows
+    /// process, uid, gid, to, cgroup, user, keyspace, driver, application, as in rules; and rule, for running flows
     /// only
     #[arg(value_name = "FLOW | SELECTOR")]
     pub target: String,
@@ -341,9 +373,9 @@ pub struct MarkArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Control socket of the agent
-    #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
-    pub control: PathBuf,
+    /// The agent that is told
+    #[command(flatten)]
+    pub control: ControlArg,
 }
 
 /// Arguments of `check` about facts that an encrypted handshake does not tell.
@@ -372,6 +404,12 @@ pub fn main() -> ExitCode {
         } => commands::run::run(&config, log_format, dry_run),
         Command::Init(args) => commands::init::run(&args),
         Command::Check(args) => commands::check::run(&args),
+        Command::Config {
+            config,
+            json,
+            admin,
+        } => commands::config::run(config.as_deref(), json, &admin),
+        Command::Fmt { files, check } => commands::fmt::run(&files, check),
         Command::Schema => commands::schema::run(),
         Command::Doctor { json, config } => commands::doctor::run(json, config.as_deref()),
         Command::DebugBundle(args) => commands::debug_bundle::run(&args),
@@ -381,39 +419,55 @@ pub fn main() -> ExitCode {
             why,
             filter,
             admin,
-        } => commands::flows::run(flow.as_deref(), json, why, &filter, &admin),
+        } => admin
+            .find()
+            .and_then(|admin| commands::flows::run(flow.as_deref(), json, why, &filter, &admin)),
         Command::Statements {
             json,
             top,
             filter,
             admin,
-        } => commands::statements::run(json, top, &filter, &admin),
+        } => admin
+            .find()
+            .and_then(|admin| commands::statements::run(json, top, &filter, &admin)),
         Command::Explain(args) => commands::explain::run(&args),
         Command::Top(args) => commands::top::run(&args),
         Command::Tail(args) => commands::tail::run(&args),
-        Command::Namespaces { json, admin } => commands::namespaces::run(json, &admin),
+        Command::Namespaces { json, admin } => admin
+            .find()
+            .and_then(|admin| commands::namespaces::run(json, &admin)),
         Command::Denied {
             json,
             filter,
             admin,
-        } => commands::denied::run(json, &filter, &admin),
-        Command::Overhead { json, admin } => commands::overhead::run(json, &admin),
-        Command::Backends { json, admin } => commands::backends::list(json, &admin),
+        } => admin
+            .find()
+            .and_then(|admin| commands::denied::run(json, &filter, &admin)),
+        Command::Overhead { json, admin } => admin
+            .find()
+            .and_then(|admin| commands::overhead::run(json, &admin)),
+        Command::Backends { json, admin } => admin
+            .find()
+            .and_then(|admin| commands::backends::list(json, &admin)),
         Command::Backend {
             backend,
             order,
             control,
-        } => commands::backends::order(backend, &order, &control),
+        } => commands::backends::order(backend, &order, &control.find()),
         Command::Mark(args) => commands::marks::mark(&args),
-        Command::Marks { json, control } => commands::marks::list(json, &control),
-        Command::Log { level, control } => commands::log::run(level.as_ref(), &control),
-        Command::Unmark { number, control } => commands::marks::unmark(number, &control),
+        Command::Marks { json, control } => commands::marks::list(json, &control.find()),
+        Command::Log { level, control } => commands::log::run(level.as_ref(), &control.find()),
+        Command::Unmark { number, control } => commands::marks::unmark(number, &control.find()),
         Command::Keep {
             control,
             log_format,
         } => commands::keep::run(&control, log_format),
         Command::Pages { folder } => commands::pages::run(&folder),
-        Command::Detach { pins, control } => commands::detach::run(&pins, &control),
+        Command::Detach {
+            config,
+            pins,
+            control,
+        } => commands::detach::run(&config, pins.as_deref(), &control),
     };
     match done {
         Ok(code) => code,

@@ -25,7 +25,7 @@ use tokio::{
 use self::windows::Windows;
 use crate::{
     backends,
-    config::{Config, Sources},
+    config::{Config, InForce, Sources},
     containers::{Book, ContainerMetrics},
     edge::EdgeControl,
     log::Log,
@@ -74,8 +74,8 @@ pub struct Control {
 pub struct Told {
     /// The policy: the marks' rules and the file's.
     pub policy: watch::Sender<Arc<Policy>>,
-    /// The file's policy, with the rules whose windows are closed.
-    pub file: watch::Sender<Arc<Policy>>,
+    /// The files, and what they mean: also of rules whose windows are closed.
+    pub in_force: watch::Sender<Arc<InForce>>,
     /// The pipelines of the file's rules.
     pub pipelines: watch::Sender<Arc<Pipelines>>,
     /// The TLS settings of the file's rules.
@@ -99,7 +99,8 @@ pub struct Heard {
 }
 
 impl Control {
-    /// Makes the owner of the policy. `config` is what `file` says; of its rules those are in force that [`Told`] has.
+    /// Makes the owner of the policy. `config` is what `file` says, of whose texts [`Told`] has those that were read; of its rules
+    /// those are in force that it has.
     pub fn new(
         file: PathBuf,
         config: Config,
@@ -109,8 +110,8 @@ impl Control {
         told: Told,
         heard: Heard,
     ) -> Self {
-        // If the file has changed since `config` was read from it, the first look reads it again.
-        let sources = Sources::read(&file).unwrap_or_default();
+        // If the file has changed since, the first look reads it again.
+        let sources = told.in_force.borrow().sources.clone();
         let numbers = numbers(&told.policy.borrow());
         let mut triggers = Triggers::default();
         triggers.set(config.triggers.clone());
@@ -327,6 +328,13 @@ impl Control {
         self.config.policy = config.policy;
         self.config.triggers = config.triggers;
         self.config.xdp = config.xdp;
+        self.told.in_force.send_modify(|in_force| {
+            *in_force = Arc::new(InForce {
+                began: in_force.began.clone(),
+                sources: self.sources.clone(),
+                config: self.config.clone(),
+            });
+        });
         Ok(())
     }
 
@@ -396,7 +404,6 @@ impl Control {
         self.install(&policy)?;
         self.stale = false;
         self.note_windows(file, now);
-        self.told.file.send_replace(Arc::new(file.clone()));
         self.told.policy.send_replace(Arc::new(policy));
         // A flow of a moment ago may still be decided by the old policy: not for its successors.
         self.forget_remembered();

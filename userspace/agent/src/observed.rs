@@ -463,6 +463,7 @@ mod tests {
         let process = Process {
             pid: 12,
             uid: 1000,
+            gid: 1000,
             name: "app".to_owned(),
             cgroup_id: 5,
             holder: None,

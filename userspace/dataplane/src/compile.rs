@@ -106,12 +106,16 @@ pub struct Compiled {
     pub processes: Vec<(Prefix<PROCESS_BYTES>, RuleSet)>,
     /// By user id.
     pub uids: Vec<(u32, RuleSet)>,
+    /// By group id.
+    pub gids: Vec<(u32, RuleSet)>,
     /// By cgroup id.
     pub cgroups: Vec<(u64, RuleSet)>,
     /// Rules by the inode number of a network namespace.
     pub namespaces: Vec<(u32, RuleSet)>,
-    /// Rules without a `uid`, `process`, `cgroup`.
+    /// Rules without a `uid`, `gid`, `process`, `cgroup`.
     pub any_uid: RuleSet,
+    /// See `any_uid`.
+    pub any_gid: RuleSet,
     /// See `any_uid`.
     pub any_process: RuleSet,
     /// See `any_uid`.
@@ -188,9 +192,11 @@ pub fn compile(
         sources: accumulate(&sets.sources),
         processes: accumulate(&sets.processes),
         uids: sets.uids.into_iter().collect(),
+        gids: sets.gids.into_iter().collect(),
         cgroups: sets.cgroups.into_iter().collect(),
         namespaces: sets.namespaces.into_iter().collect(),
         any_uid: sets.any_uid,
+        any_gid: sets.any_gid,
         any_process: sets.any_process,
         any_cgroup: sets.any_cgroup,
         any_netns: sets.any_netns,
@@ -258,9 +264,11 @@ struct Sets {
     sources: HashMap<Prefix<SOURCE_BYTES>, RuleSet>,
     processes: HashMap<Prefix<PROCESS_BYTES>, RuleSet>,
     uids: HashMap<u32, RuleSet>,
+    gids: HashMap<u32, RuleSet>,
     cgroups: HashMap<u64, RuleSet>,
     namespaces: HashMap<u32, RuleSet>,
     any_uid: RuleSet,
+    any_gid: RuleSet,
     any_process: RuleSet,
     any_cgroup: RuleSet,
     any_netns: RuleSet,
@@ -301,6 +309,9 @@ impl Sets {
         for uid in &rule.uids {
             enter(&mut self.uids, *uid, n);
         }
+        for gid in &rule.gids {
+            enter(&mut self.gids, *gid, n);
+        }
         for id in rule
             .cgroups_held()
             .iter()
@@ -325,6 +336,7 @@ impl Sets {
         }
         for (set, holds) in [
             (&mut self.any_uid, rule.uids.is_empty()),
+            (&mut self.any_gid, rule.gids.is_empty()),
             (&mut self.any_process, rule.processes.is_empty()),
             (&mut self.any_cgroup, !rule.names_cgroups()),
             (&mut self.any_netns, rule.namespaces.is_empty()),
@@ -356,6 +368,7 @@ impl Sets {
                 half(abi::MAX_PROCESSES),
             ),
             ("uids", self.uids.len(), half(abi::MAX_UIDS)),
+            ("gids", self.gids.len(), half(abi::MAX_GIDS)),
             ("cgroups", self.cgroups.len(), half(abi::MAX_CGROUPS)),
             (
                 "namespaces",

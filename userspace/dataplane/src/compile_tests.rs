@@ -59,6 +59,7 @@ fn kernel_holds(compiled: &Compiled, c: &Candidate) -> RuleSet {
         longest(&compiled.processes, process_prefix(&process))
     });
     let by_uid = exact(&compiled.uids, c.uid);
+    let by_gid = exact(&compiled.gids, c.gid);
     let mut by_cgroup = RuleSet::EMPTY;
     for id in c.cgroup.ancestors().filter_map(cgroup_id) {
         by_cgroup.unite(&exact(&compiled.cgroups, id));
@@ -67,6 +68,7 @@ fn kernel_holds(compiled: &Compiled, c: &Candidate) -> RuleSet {
     let by_netns = c.netns.map_or(RuleSet::EMPTY, of_netns);
     for (any, set) in [
         (compiled.any_uid, by_uid),
+        (compiled.any_gid, by_gid),
         (compiled.any_process, by_process),
         (compiled.any_cgroup, by_cgroup),
         (compiled.any_netns, by_netns),
@@ -157,7 +159,10 @@ fn clients() -> impl Strategy<Value = Option<IpAddr>> {
 fn rules() -> impl Strategy<Value = Rule> {
     (
         vec(targets(), 0..3),
-        vec(select(vec![0_u32, 1000, 1001]), 0..2),
+        (
+            vec(select(vec![0_u32, 1000, 1001]), 0..2),
+            vec(select(vec![0_u32, 50, 51]), 0..2),
+        ),
         vec(
             select(vec![
                 "java",
@@ -178,12 +183,18 @@ fn rules() -> impl Strategy<Value = Rule> {
         select(vec![(false, false), (true, false), (false, true)]),
     )
         .prop_map(
-            |(to, uids, processes, cgroups, containers, namespaces, from, plain, kind)| match plain
-            {
-                true => (to, Vec::new(), Vec::new(), Default::default(), from, kind),
+            |(to, ids, processes, cgroups, containers, namespaces, from, plain, kind)| match plain {
+                true => (
+                    to,
+                    Default::default(),
+                    Vec::new(),
+                    Default::default(),
+                    from,
+                    kind,
+                ),
                 false => (
                     to,
-                    uids,
+                    ids,
                     processes,
                     (cgroups, containers, namespaces),
                     from,
@@ -194,7 +205,7 @@ fn rules() -> impl Strategy<Value = Rule> {
         .prop_map(
             |(
                 to,
-                uids,
+                (uids, gids),
                 processes,
                 (cgroups, containers, namespaces),
                 from,
@@ -209,6 +220,7 @@ fn rules() -> impl Strategy<Value = Rule> {
                     name: RuleName::new("r"),
                     to,
                     uids,
+                    gids,
                     processes: processes
                         .iter()
                         .map(|p| ProcessPattern::parse(p).unwrap())
@@ -263,20 +275,23 @@ fn candidates() -> impl Strategy<Value = Candidate> {
     (
         ip,
         select(vec![9042_u16, 9043, 22]),
-        select(vec![0_u32, 1000, 7]),
+        (select(vec![0_u32, 1000, 7]), select(vec![0_u32, 50, 7])),
         process,
         select(vec!["/", "/a", "/a/b", "/a/b/x", "/c", "/d"]),
         select(vec![None, Some(1), Some(2), Some(3)]),
         clients(),
     )
-        .prop_map(|(ip, port, uid, process, cgroup, netns, from)| Candidate {
-            from,
-            to: SocketAddr::new(ip.parse().unwrap(), port),
-            uid,
-            process: process.into(),
-            cgroup: cgroup.into(),
-            netns,
-        })
+        .prop_map(
+            |(ip, port, (uid, gid), process, cgroup, netns, from)| Candidate {
+                from,
+                to: SocketAddr::new(ip.parse().unwrap(), port),
+                uid,
+                gid,
+                process: process.into(),
+                cgroup: cgroup.into(),
+                netns,
+            },
+        )
 }
 
 proptest! {
@@ -318,6 +333,7 @@ fn rule_to(n: usize) -> Rule {
             port: Some(9042),
         }],
         uids: vec![],
+        gids: vec![],
         processes: vec![],
         cgroups: vec![],
         namespaces: vec![],
@@ -353,6 +369,7 @@ fn a_thousand_and_more_rules_fit_and_the_last_one_is_found() {
         from: None,
         to: SocketAddr::new("10.3.255.9".parse().unwrap(), 9042),
         uid: 0,
+        gid: 0,
         process: String::new(),
         cgroup: "/".into(),
         netns: None,

@@ -28,6 +28,8 @@ pub struct Process {
     pub pid: u32,
     /// User id, in the initial user namespace.
     pub uid: u32,
+    /// Group id, in the initial user namespace.
+    pub gid: u32,
     /// `/proc/PID/comm`, at most 15 bytes.
     pub name: String,
     /// cgroup v2 id: the inode number of its folder.
@@ -40,9 +42,10 @@ impl Process {
     /// A process on another host, of which nothing is known.
     pub fn elsewhere() -> Self {
         Self {
-            // No process has either.
+            // No process has any of these.
             pid: 0,
             uid: u32::MAX,
+            gid: u32::MAX,
             name: String::new(),
             cgroup_id: 0,
             holder: None,
@@ -181,6 +184,7 @@ pub(crate) fn process_of(opener: &abi::Opener, holder: Option<Holder>) -> Proces
     let abi::Opener {
         tgid,
         uid,
+        gid,
         comm,
         cgroup_id,
         ..
@@ -188,6 +192,7 @@ pub(crate) fn process_of(opener: &abi::Opener, holder: Option<Holder>) -> Proces
     Process {
         pid: tgid,
         uid,
+        gid,
         name: text(&comm),
         cgroup_id,
         holder,

@@ -42,6 +42,29 @@ fn cgroup2_in(mountinfo: &str) -> Option<PathBuf> {
     })
 }
 
+/// The real user and group of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ids {
+    /// User id, as this user namespace has it.
+    pub uid: u32,
+    /// Group id, likewise.
+    pub gid: u32,
+}
+
+/// The user and the group of a process, as its sockets have them. None: it has ended.
+pub fn ids(pid: u32) -> Option<Ids> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let id = |key| {
+        let mut lines = status.lines();
+        let ids = lines.find_map(|line| line.strip_prefix(key))?;
+        ids.split_whitespace().next()?.parse().ok()
+    };
+    Some(Ids {
+        uid: id("Uid:")?,
+        gid: id("Gid:")?,
+    })
+}
+
 /// Whether `path` lies in a cgroup2 hierarchy.
 pub fn is_cgroup2(path: &Path) -> bool {
     statfs(path).is_ok_and(|s| s.filesystem_type() == CGROUP2_SUPER_MAGIC)

@@ -236,8 +236,8 @@ mod tests {
             },
             tgid,
             uid: 0,
+            gid: 0,
             comm: [0; 16],
-            pad: [0; 4],
         }
     }
 

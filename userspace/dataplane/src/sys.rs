@@ -35,6 +35,7 @@ impl PlainBytes for abi::Policy {}
 impl PlainBytes for abi::Rule {}
 impl PlainBytes for abi::RuleSet {}
 impl PlainBytes for abi::UidKey {}
+impl PlainBytes for abi::GidKey {}
 impl PlainBytes for abi::CgroupKey {}
 impl PlainBytes for abi::NetnsKey {}
 impl PlainBytes for abi::Endpoint {}

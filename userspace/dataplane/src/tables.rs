@@ -42,6 +42,7 @@ struct Written {
     sources: Vec<Key<[u8; SOURCE_BYTES]>>,
     processes: Vec<Key<[u8; PROCESS_BYTES]>>,
     uids: Vec<abi::UidKey>,
+    gids: Vec<abi::GidKey>,
     cgroups: Vec<abi::CgroupKey>,
     namespaces: Vec<abi::NetnsKey>,
     names: Arc<[RuleName]>,
@@ -250,6 +251,9 @@ impl Tables {
         for key in &written.uids {
             gone(self.maps.uids.remove(&PodOf(*key))).map_err(of("uids"))?;
         }
+        for key in &written.gids {
+            gone(self.maps.gids.remove(&PodOf(*key))).map_err(of("gids"))?;
+        }
         for key in &written.cgroups {
             gone(self.maps.cgroups.remove(&PodOf(*key))).map_err(of("cgroups"))?;
         }
@@ -303,6 +307,18 @@ impl Tables {
                 .uids
                 .insert(PodOf(key), value, 0)
                 .map_err(of("uids"))?;
+        }
+        for (gid, set) in &compiled.gids {
+            let key = abi::GidKey {
+                generation,
+                gid: *gid,
+            };
+            written.gids.push(key);
+            let value = PodOf(set.to_abi());
+            self.maps
+                .gids
+                .insert(PodOf(key), value, 0)
+                .map_err(of("gids"))?;
         }
         for (cgroup_id, set) in &compiled.cgroups {
             let key = abi::CgroupKey {
@@ -409,6 +425,7 @@ fn policy_abi(compiled: &Compiled) -> abi::Policy {
     let (action, fail) = compiled.default;
     abi::Policy {
         any_uid: compiled.any_uid.to_abi(),
+        any_gid: compiled.any_gid.to_abi(),
         any_process: compiled.any_process.to_abi(),
         any_cgroup: compiled.any_cgroup.to_abi(),
         any_netns: compiled.any_netns.to_abi(),
@@ -417,6 +434,7 @@ fn policy_abi(compiled: &Compiled) -> abi::Policy {
         here: compiled.here.to_abi(),
         elsewhere: compiled.elsewhere.to_abi(),
         uses_uid: (!compiled.uids.is_empty()).into(),
+        uses_gid: (!compiled.gids.is_empty()).into(),
         uses_process: (!compiled.processes.is_empty()).into(),
         // A rule whose cgroup does not exist yet must not hold for everybody.
         uses_cgroup: compiled
@@ -432,6 +450,7 @@ fn policy_abi(compiled: &Compiled) -> abi::Policy {
             .any_netns
             .misses_one_of(compiled.rules.len())
             .into(),
+        pad: [0; 7],
     }
 }
 

@@ -76,7 +76,10 @@ fn rules(
         .map(|p| if p.len() == 3 { format!("{p}*") } else { p });
     (
         vec(targets(), 0..3),
-        vec(select(vec![0_u32, 1000]), 0..2),
+        (
+            vec(select(vec![0_u32, 1000]), 0..2),
+            vec(select(vec![0_u32, 1000]), 0..2),
+        ),
         vec(select(patterns.to_vec()), 0..2),
         (
             vec(select(cgroups.to_vec()), 0..2),
@@ -88,18 +91,26 @@ fn rules(
         select(vec![Action::Bypass, Action::Deny]),
     )
         .prop_map(
-            |(to, uids, processes, cgroups, from, plain, action)| match plain {
-                true => (to, Vec::new(), Vec::new(), Default::default(), from, action),
-                false => (to, uids, processes, cgroups, from, action),
+            |(to, ids, processes, cgroups, from, plain, action)| match plain {
+                true => (
+                    to,
+                    Default::default(),
+                    Vec::new(),
+                    Default::default(),
+                    from,
+                    action,
+                ),
+                false => (to, ids, processes, cgroups, from, action),
             },
         )
         .prop_map(
-            |(to, uids, processes, (cgroups, namespaces), from, action)| Rule {
+            |(to, (uids, gids), processes, (cgroups, namespaces), from, action)| Rule {
                 from: from.iter().map(|n| n.parse().unwrap()).collect(),
                 backends: Vec::new(),
                 name: RuleName::new("r"),
                 to,
                 uids,
+                gids,
                 processes: processes
                     .iter()
                     .map(|p| ProcessPattern::parse(p).unwrap())
@@ -390,6 +401,7 @@ fn plainly_denied(
         from: None,
         to,
         uid: 0,
+        gid: 0,
         process: process.to_owned(),
         cgroup: cgroup.to_owned(),
         netns,

@@ -160,6 +160,8 @@ impl Newcomer {
 pub struct Decided {
     /// The rule that decided.
     pub rule: RuleName,
+    /// The rule that the flow met first, when it was opened.
+    pub first: RuleName,
     /// The decided action. None while it depends on session facts that are not known yet.
     pub action: Option<Action>,
     /// The known session facts, where a session rule may match.
@@ -225,13 +227,14 @@ impl Flow {
             decided,
         }: Past,
     ) -> Self {
-        let mut flow = Self::begin(number, client, process, orig_dst, decided.rule);
+        let mut flow = Self::begin(number, client, process, orig_dst, decided.first);
         let age = opened_at.elapsed().unwrap_or_default();
         flow.opened = Instant::now().checked_sub(age).unwrap_or(flow.opened);
         flow.opened_at = opened_at;
         flow.netns = netns;
         flow.is_adopted = true;
         let mut standing = flow.standing();
+        standing.rule = decided.rule;
         standing.action = decided.action;
         standing.session = decided.session;
         drop(standing);
@@ -280,6 +283,7 @@ impl Flow {
         let standing = self.standing();
         Decided {
             rule: standing.rule.clone(),
+            first: standing.first.clone(),
             action: standing.action,
             session: standing.session.clone(),
         }
@@ -418,7 +422,7 @@ impl Flow {
         let known = Known {
             to: self.orig_dst,
             process: &self.process,
-            rule: &standing.rule,
+            rules: [&standing.first, &standing.rule],
             session: standing.session.as_deref(),
             undecided: standing.action.is_none(),
         };

@@ -20,8 +20,8 @@ pub struct Known<'a> {
     pub to: OrigDst,
     /// The process that opened the flow.
     pub process: &'a Process,
-    /// The rule that the flow has met.
-    pub rule: &'a RuleName,
+    /// The rule that the flow met first, and the one that has decided it since: its session's, or a mark.
+    pub rules: [&'a RuleName; 2],
     /// The known facts of its session, if anybody looked.
     pub session: Option<&'a Session>,
     /// Whether its session is still being learned.
@@ -65,7 +65,11 @@ impl Selector {
 
     /// Whether a running flow is meant. `cgroup` looks its cgroup up.
     pub fn holds(&self, flow: &Known<'_>, cgroup: impl FnOnce() -> Option<PathBuf>) -> Holds {
-        if self.met.as_ref().is_some_and(|met| met != flow.rule) {
+        if self
+            .met
+            .as_ref()
+            .is_some_and(|met| !flow.rules.contains(&met))
+        {
             return Holds::No;
         }
         let names_cgroups = !self.rule.cgroups.is_empty();
@@ -74,6 +78,7 @@ impl Selector {
             from: None,
             to: flow.to.socket_addr(),
             uid: flow.process.uid,
+            gid: flow.process.gid,
             process: flow.process.name.clone(),
             // A process that is gone is in no cgroup that can be named.
             cgroup: cgroup.unwrap_or_default(),

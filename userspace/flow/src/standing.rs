@@ -14,6 +14,8 @@ use crate::About;
 pub(super) struct Standing {
     /// The rule that decided; until then the rule that marked the flow.
     pub(super) rule: RuleName,
+    /// The rule that marked the flow.
+    pub(super) first: RuleName,
     /// The decided action. None while it depends on session facts that are not known yet.
     pub(super) action: Option<Action>,
     /// The applications whose sockets the rule lets into a sockmap. A mark does not change that.
@@ -44,6 +46,7 @@ impl Standing {
     /// The state of a flow that is decoded unless its session says otherwise.
     pub(super) fn of(rule: RuleName) -> Self {
         Self {
+            first: rule.clone(),
             rule,
             action: Some(Action::Enrich),
             opted_in: Shortcut::Neither,

@@ -146,6 +146,7 @@ impl Rule {
             && each(&self.from, &later.from, is_within)
             && each(&self.to, &later.to, Target::covers)
             && each(&self.uids, &later.uids, |a, b| a == b)
+            && each(&self.gids, &later.gids, |a, b| a == b)
             && each(&self.processes, &later.processes, ProcessPattern::covers)
             && each(&self.cgroups, &later.cgroups, |a, b| b.starts_with(a))
             && each(&self.namespaces, &later.namespaces, NetnsPattern::eq)
@@ -155,6 +156,7 @@ impl Rule {
     fn excludes_itself(&self) -> Option<[&'static str; 2]> {
         let of_processes = [
             ("uid", self.uids.is_empty()),
+            ("gid", self.gids.is_empty()),
             ("process", self.processes.is_empty()),
             ("cgroup", self.cgroups.is_empty()),
             ("netns", self.namespaces.is_empty()),

@@ -30,6 +30,8 @@ pub struct Candidate {
     pub to: SocketAddr,
     /// The connecting process's user id.
     pub uid: u32,
+    /// The connecting process's group id.
+    pub gid: u32,
     /// The connecting process's name (`/proc/PID/comm`).
     pub process: String,
     /// The connecting process's cgroup v2 path.
@@ -61,6 +63,7 @@ impl Candidate {
             from: Some(from),
             to,
             uid: u32::MAX,
+            gid: u32::MAX,
             process: String::new(),
             cgroup: PathBuf::new(),
             netns: None,

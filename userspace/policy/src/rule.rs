@@ -137,6 +137,8 @@ pub struct Rule {
     pub to: Vec<Target>,
     /// User ids of the connecting process.
     pub uids: Vec<u32>,
+    /// Group ids of the connecting process.
+    pub gids: Vec<u32>,
     /// Names of the connecting process.
     pub processes: Vec<ProcessPattern>,
     /// cgroup v2 paths from the mount's root (`/system.slice/x.service`); a path holds for
@@ -200,6 +202,8 @@ pub enum Miss {
     To,
     /// The rule's `uid`.
     Uid,
+    /// The rule's `gid`.
+    Gid,
     /// The rule's `process`.
     Process,
     /// The rule's `cgroup`.
@@ -217,6 +221,7 @@ impl Miss {
             Miss::From => "from",
             Miss::To => "to",
             Miss::Uid => "uid",
+            Miss::Gid => "gid",
             Miss::Process => "process",
             Miss::Cgroup => "cgroup",
             Miss::Netns => "netns",
@@ -304,6 +309,7 @@ impl Rule {
     pub fn is_of_elsewhere(&self) -> bool {
         let names_either = !self.from.is_empty() || !self.to.is_empty();
         let names_process = !self.uids.is_empty()
+            || !self.gids.is_empty()
             || !self.processes.is_empty()
             || self.names_cgroups()
             || !self.namespaces.is_empty();
@@ -334,6 +340,8 @@ impl Rule {
             Some(Miss::To)
         } else if none(&self.uids, |u| local && *u == candidate.uid) {
             Some(Miss::Uid)
+        } else if none(&self.gids, |g| local && *g == candidate.gid) {
+            Some(Miss::Gid)
         } else if none(&self.processes, |p| local && p.holds(&candidate.process)) {
             Some(Miss::Process)
         } else if none(&self.cgroups, |g| local && is_beneath(g)) {

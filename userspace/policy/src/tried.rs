@@ -72,6 +72,7 @@ impl Rule {
                     }];
                 }
                 Miss::Uid => rule.uids.clear(),
+                Miss::Gid => rule.gids.clear(),
                 Miss::Process => rule.processes.clear(),
                 Miss::Cgroup => rule.cgroups.clear(),
                 Miss::Container => rule.containers = ContainerConditions::default(),

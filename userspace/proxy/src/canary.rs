@@ -98,6 +98,7 @@ impl Try {
             Process {
                 pid: std::process::id(),
                 uid: 0,
+                gid: 0,
                 name: "canary".into(),
                 cgroup_id: 0,
                 holder: None,

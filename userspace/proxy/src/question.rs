@@ -88,6 +88,7 @@ pub fn candidate(
         from: None,
         to: to.socket_addr(),
         uid: process.uid,
+        gid: process.gid,
         process: process.name.clone(),
         // A process that is gone is in no cgroup that a rule can name.
         cgroup: cgroup.unwrap_or_else(PathBuf::new),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{Admin, aside, failed, json, tail::decoded};
 use crate::{observed, shortcuts};
 
-/// Answers `flow=ID`, or a connection that does not exist yet: `to=…&uid=…&process=…&cgroup=…&netns=…`.
+/// Answers `flow=ID`, or a connection that does not exist yet: `to=…&uid=…&gid=…&process=…&cgroup=…&netns=…`.
 pub(super) async fn explain(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
     let answer = move || {
@@ -28,7 +28,8 @@ pub(super) async fn explain(State(admin): State<Admin>, RawQuery(query): RawQuer
             ),
         };
         let mut rules = explanation(&policy, &candidate, &session);
-        add_closed(&mut rules, &policy, &admin.file_policy.borrow());
+        let in_force = admin.in_force.borrow().clone();
+        add_closed(&mut rules, &policy, &in_force.config.policy);
         Ok(Value::from(rules))
     };
     match aside(answer).await {
@@ -88,6 +89,7 @@ fn newcomer(query: &str) -> Result<Candidate, String> {
                 has_to = true;
             }
             "uid" => candidate.uid = value.parse().map_err(|_| wrong("a user id"))?,
+            "gid" => candidate.gid = value.parse().map_err(|_| wrong("a group id"))?,
             "netns" => {
                 candidate.netns = Some(value.parse().map_err(|_| wrong("an inode's number"))?)
             }
@@ -95,7 +97,7 @@ fn newcomer(query: &str) -> Result<Candidate, String> {
             "cgroup" => candidate.cgroup = PathBuf::from(value),
             _ => {
                 return Err(format!(
-                    "expected flow, or to, uid, process, cgroup and netns; found {key:?}"
+                    "expected flow, or to, uid, gid, process, cgroup and netns; found {key:?}"
                 ));
             }
         }

@@ -37,7 +37,6 @@ use listeners::Routes;
 pub use listeners::{Listeners, register};
 use names::{Came, Names};
 pub use page::Live;
-use policy::Policy;
 use prometheus::{IntCounterVec, Registry, TextEncoder};
 use proxy::ProxyContext;
 use serde::Serialize;
@@ -49,7 +48,9 @@ use tokio::{
 
 use crate::{
     backends::Backends,
+    config::InForce,
     containers::Book,
+    marks::MarkReader,
     namespaces,
     observed::{self, ObservedView},
     overhead,
@@ -79,8 +80,10 @@ pub struct Admin {
     pub tail_values: bool,
     /// The samples that pages are told.
     pub live: Arc<Live>,
-    /// The policy of the file, with the rules whose windows are closed.
-    pub file_policy: watch::Receiver<Arc<Policy>>,
+    /// The files that are in force, and what they mean: also of rules whose windows are closed.
+    pub in_force: watch::Receiver<Arc<InForce>>,
+    /// The marks.
+    pub marks: MarkReader,
 }
 
 /// Pages that read the kernel's tables at the same time; further ones wait.
@@ -103,6 +106,8 @@ pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
         .route("/denied", get(denied))
         .route("/overhead", get(overhead))
         .route("/explain", get(explain::explain))
+        .route("/config", get(config))
+        .route("/marks", get(marks))
         .route(
             "/statements",
             get(|State(admin): State<Admin>| async move {
@@ -230,6 +235,22 @@ async fn overhead(State(admin): State<Admin>) -> Response {
     match aside(move || overhead::views(&admin.dataplane, &admin.shared)).await {
         Ok(views) => json(&views),
         Err(error) => failed(&error),
+    }
+}
+
+/// The policy in force, as TOML.
+async fn config(State(admin): State<Admin>) -> Response {
+    let in_force = admin.in_force.borrow().clone();
+    match aside(move || in_force.in_full()).await {
+        Ok(text) => ([(header::CONTENT_TYPE, "application/toml")], text).into_response(),
+        Err(error) => failed(&error),
+    }
+}
+
+async fn marks(State(admin): State<Admin>) -> Response {
+    match admin.marks.views().await {
+        Some(views) => json(&views),
+        None => failed(&"the agent stops"),
     }
 }
 

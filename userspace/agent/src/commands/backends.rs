@@ -1,21 +1,21 @@
 //! `underpass backends`, `backend`.
 
-use std::{net::SocketAddr, path::Path, process::ExitCode};
+use std::{net::SocketAddr, process::ExitCode};
 
 use policy::Filter;
 use serde_json::{Value, json};
 
 use super::{
     control::ask,
-    endpoint::Endpoint,
     flows::{print_list, shown},
+    whereabouts::{Admin, Control},
 };
 
 /// Lists the backends.
 ///
 /// # Errors
 /// No agent answers.
-pub fn list(json: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
+pub fn list(json: bool, admin: &Admin) -> anyhow::Result<ExitCode> {
     let headings = [
         "BACKEND",
         "STATE",
@@ -61,7 +61,7 @@ fn state(backend: &Value) -> String {
 ///
 /// # Errors
 /// There is no such backend, or no agent answers.
-pub fn order(backend: SocketAddr, order: &str, control: &Path) -> anyhow::Result<ExitCode> {
+pub fn order(backend: SocketAddr, order: &str, control: &Control) -> anyhow::Result<ExitCode> {
     let wanted = json!({"backend": backend, "order": order});
     let answer = ask(control, "POST", "/backends", &wanted.to_string())?;
     println!("backend {backend} is {}", state(&answer));

@@ -54,6 +54,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
             from: args.from,
             to,
             uid: args.uid,
+            gid: args.gid,
             process: args.process.clone(),
             cgroup: cgroup.clone(),
             netns: args.netns.as_ref().and_then(NetnsPattern::inode),
@@ -79,7 +80,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         (true, false) => ExitCode::SUCCESS,
     };
     let live = match args.live {
-        true => Some(live::rows(&file, &args.admin, now)?),
+        true => Some(live::rows(&file, &args.admin.find_by(&args.file)?, now)?),
         false => None,
     };
     if args.json {

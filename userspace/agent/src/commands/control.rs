@@ -2,14 +2,13 @@
 
 use std::{
     io::{Read, Write},
-    path::Path,
     time::Duration,
 };
 
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::endpoint::connect;
+use super::{endpoint::connect, whereabouts::Control};
 
 /// The agent waits a second for its flows.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -18,9 +17,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// No agent answers, this is not root, or the agent refuses.
-pub(super) fn ask(socket: &Path, method: &str, path: &str, body: &str) -> anyhow::Result<Value> {
-    let at = socket.display();
-    let mut stream = connect(socket, "--control")?;
+pub(super) fn ask(
+    control: &Control,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> anyhow::Result<Value> {
+    let at = control.at.display();
+    let mut stream = connect(&control.at, &control.named)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     // HTTP/1.0: the answer ends when the connection does.

@@ -9,15 +9,15 @@ use policy::Filter;
 use serde_json::Value;
 
 use super::{
-    endpoint::Endpoint,
     flows::{print_list, process, shown},
+    whereabouts::Admin,
 };
 
 /// Asks the agent at `admin`.
 ///
 /// # Errors
 /// Nobody answers there.
-pub fn run(json: bool, filter: &Filter, admin: &Endpoint) -> anyhow::Result<ExitCode> {
+pub fn run(json: bool, filter: &Filter, admin: &Admin) -> anyhow::Result<ExitCode> {
     let headings = [
         "AGO",
         "RULE",

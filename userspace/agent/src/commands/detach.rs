@@ -2,15 +2,21 @@
 
 use std::{path::Path, process::ExitCode};
 
+use dataplane::DEFAULT_PINS;
 use proxy::keeper;
 use tokio::runtime;
 
-/// Removes what an agent left.
+use super::whereabouts::{ControlArg, path_in};
+
+/// Removes what an agent left, at the places that its policy file names unless others are said.
 ///
 /// # Errors
 /// An agent runs, or the pins cannot be removed.
-pub fn run(pins: &Path, control: &Path) -> anyhow::Result<ExitCode> {
-    if dataplane::detach(pins)? {
+pub fn run(config: &Path, pins: Option<&Path>, control: &ControlArg) -> anyhow::Result<ExitCode> {
+    let pins = pins.map(Path::to_owned).or_else(|| path_in(config, "pins"));
+    let pins = pins.unwrap_or_else(|| DEFAULT_PINS.into());
+    let control = control.find_by(config).at;
+    if dataplane::detach(&pins)? {
         println!("detached: the hooks pinned at {} are gone", pins.display());
     } else {
         println!("nothing is pinned at {}", pins.display());
@@ -18,7 +24,7 @@ pub fn run(pins: &Path, control: &Path) -> anyhow::Result<ExitCode> {
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    for ended in runtime.block_on(keeper::end_all(control))? {
+    for ended in runtime.block_on(keeper::end_all(&control))? {
         println!(
             "keeper {} has ended, and {} flows with it",
             ended.pid, ended.flows

@@ -11,11 +11,9 @@ use std::{
     str::FromStr,
 };
 
+use super::whereabouts::Named;
 use anyhow::{anyhow, bail};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-
-/// The environment variable with the admin interface that is asked where `--admin` names none.
-pub const ADMIN_VARIABLE: &str = "UNDERPASS_ADMIN";
 
 /// `st` of a listening socket in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
@@ -61,12 +59,13 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Connects to a socket of the agent. `option`: the option that names it.
+/// Connects to a socket of the agent. `named`: what has named it.
 ///
 /// # Errors
 /// Nobody listens there, this user may not, or it is not root who listens.
-pub(super) fn connect(socket: &Path, option: &str) -> anyhow::Result<UnixStream> {
-    let at = socket.display();
+pub(super) fn connect(socket: &Path, named: &Named) -> anyhow::Result<UnixStream> {
+    let at = format!("{}{named}", socket.display());
+    let option = named.option();
     let stream = UnixStream::connect(socket).map_err(|error| match (error.kind(), option) {
         (ErrorKind::PermissionDenied, "--control") => {
             anyhow!("only root may open {at}: run as root")
@@ -92,9 +91,11 @@ pub(super) fn connect(socket: &Path, option: &str) -> anyhow::Result<UnixStream>
 ///
 /// # Errors
 /// Nobody listens there, or, on this host, it is not root who listens.
-pub(super) fn connect_tcp(address: SocketAddr) -> anyhow::Result<TcpStream> {
+pub(super) fn connect_tcp(address: SocketAddr, named: &Named) -> anyhow::Result<TcpStream> {
     let nobody = || {
-        anyhow!("no agent answers at {address}: start one, or name its admin address by --admin")
+        anyhow!(
+            "no agent answers at {address}{named}: start one, or name its admin address by --admin"
+        )
     };
     let stream = TcpStream::connect(address).map_err(|_| nobody())?;
     if !is_this_hosts(address.ip()) {
@@ -105,7 +106,7 @@ pub(super) fn connect_tcp(address: SocketAddr) -> anyhow::Result<TcpStream> {
         None => Err(nobody()),
         Some(0) => Ok(stream),
         Some(uid) => {
-            bail!("uid {uid} listens at {address}, not root: it is no agent; check --admin")
+            bail!("uid {uid} listens at {address}{named}, not root: it is no agent; check --admin")
         }
     }
 }

@@ -3,15 +3,15 @@
 use std::{fs, net::SocketAddr, os::unix::fs::MetadataExt, process::ExitCode};
 
 use anyhow::{Context, bail, ensure};
+use dataplane::host::{self, Ids};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::{
-    endpoint::{ADMIN_VARIABLE, Endpoint},
     flows::{get, list, process, shown},
     table,
+    whereabouts::{Admin, AdminArg},
 };
-use crate::config::DEFAULT_ADMIN_SOCKET;
 
 /// Flows of one process, or to one address, that are explained. Further ones are probably like them.
 const MAX_EXPLAINED: usize = 16;
@@ -32,9 +32,8 @@ pub struct ExplainArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-    #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
-    admin: Endpoint,
+    #[command(flatten)]
+    admin: AdminArg,
 }
 
 /// Asks the agent at `admin`.
@@ -43,8 +42,8 @@ pub struct ExplainArgs {
 /// Nobody answers there, or there is no such flow or process.
 pub fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let explained = match (args.pid, args.to) {
-        (Some(pid), Some(to)) => vec![newcomer(args, pid, to)?],
-        _ => running(args)?,
+        (Some(pid), Some(to)) => vec![newcomer(&args.admin.find()?, pid, to)?],
+        _ => running(args, &args.admin.find()?)?,
     };
     if args.json {
         println!("{}", Value::from(explained));
@@ -56,21 +55,17 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// A connection that a process would open now.
-fn newcomer(args: &ExplainArgs, pid: u32, to: SocketAddr) -> anyhow::Result<Value> {
+fn newcomer(admin: &Admin, pid: u32, to: SocketAddr) -> anyhow::Result<Value> {
     let at = format!("/proc/{pid}");
     let gone = || format!("there is no process {pid}");
     let name = fs::read_to_string(format!("{at}/comm")).with_context(gone)?;
-    let status = fs::read_to_string(format!("{at}/status")).with_context(gone)?;
-    let uid = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().next());
-    let uid: u32 = uid.and_then(|uid| uid.parse().ok()).with_context(gone)?;
-    let cgroup = dataplane::host::cgroup_path(pid).unwrap_or_default();
+    let Ids { uid, gid } = host::ids(pid).with_context(gone)?;
+    let cgroup = host::cgroup_path(pid).unwrap_or_default();
     let netns = fs::metadata(format!("{at}/ns/net")).map(|netns| netns.ino());
     let (name, cgroup) = (name.trim_end(), cgroup.to_string_lossy());
     let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
     let mut path = format!(
-        "/explain?to={}&uid={uid}&process={}&cgroup={}",
+        "/explain?to={}&uid={uid}&gid={gid}&process={}&cgroup={}",
         encoded(&to.to_string()),
         encoded(name),
         encoded(&cgroup)
@@ -78,17 +73,17 @@ fn newcomer(args: &ExplainArgs, pid: u32, to: SocketAddr) -> anyhow::Result<Valu
     if let Ok(netns) = netns {
         path.push_str(&format!("&netns={netns}"));
     }
-    let rules = list(&args.admin, &get(&args.admin, &path)?)?;
+    let rules = list(admin, &get(admin, &path)?)?;
     Ok(json!({
         "flow": null,
-        "process": name, "pid": pid, "uid": uid, "cgroup": cgroup, "orig_dst": to,
+        "process": name, "pid": pid, "uid": uid, "gid": gid, "cgroup": cgroup, "orig_dst": to,
         "rules": rules,
     }))
 }
 
 /// Flows that are there.
-fn running(args: &ExplainArgs) -> anyhow::Result<Vec<Value>> {
-    let mut flows = list(&args.admin, &get(&args.admin, "/flows")?)?;
+fn running(args: &ExplainArgs, admin: &Admin) -> anyhow::Result<Vec<Value>> {
+    let mut flows = list(admin, &get(admin, "/flows")?)?;
     let to = args.to.map(|to| to.to_string());
     flows.retain(|flow| {
         args.flow.as_ref().is_none_or(|id| shown(flow, "id") == *id)
@@ -111,7 +106,7 @@ fn running(args: &ExplainArgs) -> anyhow::Result<Vec<Value>> {
     flows.truncate(MAX_EXPLAINED);
     let explained = flows.into_iter().map(|mut flow| {
         let page = format!("/explain?flow={}", shown(&flow, "id"));
-        let rules = list(&args.admin, &get(&args.admin, &page)?)?;
+        let rules = list(admin, &get(admin, &page)?)?;
         if let Some(fields) = flow.as_object_mut() {
             fields.insert("rules".to_owned(), rules.into());
         }
@@ -143,8 +138,10 @@ fn head(of: &Value) -> String {
     let (to, who) = (shown(of, "orig_dst"), process(of));
     if of.get("id").is_none() {
         let cgroup = shown(of, "cgroup");
-        let uid = shown(of, "uid");
-        return format!("a new connection of {who}, uid {uid}, cgroup {cgroup}, to {to}\n");
+        let (uid, gid) = (shown(of, "uid"), shown(of, "gid"));
+        return format!(
+            "a new connection of {who}, uid {uid}, gid {gid}, cgroup {cgroup}, to {to}\n"
+        );
     }
     let mut text = format!(
         "flow {}: {who}, uid {}, from {} to {to}\n",

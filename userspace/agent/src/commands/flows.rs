@@ -11,6 +11,7 @@ use super::{
     endpoint::{self, Endpoint},
     filter::Entry,
     table,
+    whereabouts::{Admin, Place},
 };
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,7 +29,7 @@ pub fn run(
     json: bool,
     why: bool,
     filter: &Filter,
-    admin: &Endpoint,
+    admin: &Admin,
 ) -> anyhow::Result<ExitCode> {
     let text = get(admin, "/flows")?;
     if json && flow.is_none() && filter.is_empty() {
@@ -71,24 +72,23 @@ pub fn run(
 }
 
 /// Asks the agent at `admin` for a page, and returns its text.
-pub(super) fn get(admin: &Endpoint, path: &str) -> anyhow::Result<String> {
-    let got = match admin {
-        Endpoint::Socket(socket) => http::get_by(
-            endpoint::connect(socket, "--admin")?,
+pub(super) fn get(admin: &Admin, path: &str) -> anyhow::Result<String> {
+    let Place { at, named } = admin;
+    let got = match at {
+        Endpoint::Socket(socket) => {
+            http::get_by(endpoint::connect(socket, named)?, path, PATIENCE, MAX_BYTES)
+        }
+        Endpoint::Tcp(address) => http::get_by(
+            endpoint::connect_tcp(*address, named)?,
             path,
             PATIENCE,
             MAX_BYTES,
         ),
-        Endpoint::Tcp(address) => {
-            http::get_by(endpoint::connect_tcp(*address)?, path, PATIENCE, MAX_BYTES)
-        }
     };
-    let (status, body) = got.with_context(|| {
-        format!("what answers at {admin} is not an underpass agent: check --admin")
-    })?;
+    let (status, body) = got.with_context(|| no_agent(admin))?;
     anyhow::ensure!(
         status.is_success(),
-        "the agent at {admin} does not answer: HTTP status {}",
+        "the agent at {at}{named} does not answer: HTTP status {}",
         status.as_u16()
     );
     Ok(String::from_utf8(body)?)
@@ -100,7 +100,7 @@ pub(super) fn get(admin: &Endpoint, path: &str) -> anyhow::Result<String> {
 /// # Errors
 /// Nobody answers there, or somebody who is no agent.
 pub(super) fn print_list(
-    admin: &Endpoint,
+    admin: &Admin,
     path: &str,
     json: bool,
     filter: &Filter,
@@ -124,13 +124,14 @@ pub(super) fn print_list(
 }
 
 /// Reads the answer to a request at the admin interface as a list.
-pub(super) fn list(admin: &Endpoint, text: &str) -> anyhow::Result<Vec<Value>> {
+pub(super) fn list(admin: &Admin, text: &str) -> anyhow::Result<Vec<Value>> {
     serde_json::from_str(text).map_err(|_| no_agent(admin))
 }
 
 /// The error for an answer that is not an agent's.
-pub(super) fn no_agent(admin: &Endpoint) -> anyhow::Error {
-    anyhow::anyhow!("what answers at {admin} is not an underpass agent: check --admin")
+pub(super) fn no_agent(admin: &Admin) -> anyhow::Error {
+    let Place { at, named } = admin;
+    anyhow::anyhow!("what answers at {at}{named} is not an underpass agent: check --admin")
 }
 
 type Column = (&'static str, fn(&Value) -> String);

@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    endpoint::Endpoint,
     flows::{get, list, shown},
     table,
+    whereabouts::Admin,
 };
 
 /// A rule's counts since the agent began, and what is to be thought of them.
@@ -57,7 +57,7 @@ impl Counts {
 ///
 /// # Errors
 /// Nobody answers there.
-pub(super) fn rows(policy: &Policy, admin: &Endpoint, now: Timestamp) -> anyhow::Result<Vec<Row>> {
+pub(super) fn rows(policy: &Policy, admin: &Admin, now: Timestamp) -> anyhow::Result<Vec<Row>> {
     let mut counts = counted(&get(admin, "/metrics")?);
     for flow in list(admin, &get(admin, "/flows")?)? {
         counts.entry(shown(&flow, "rule")).or_default().flows += 1;

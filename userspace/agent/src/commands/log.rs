@@ -1,17 +1,17 @@
 //! `underpass log`.
 
-use std::{path::Path, process::ExitCode};
+use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::{control::ask, flows::shown};
+use super::{control::ask, flows::shown, whereabouts::Control};
 use crate::log::LogLevel;
 
 /// Shows the level of a running agent's log, or puts another into force.
 ///
 /// # Errors
 /// No agent answers, or this is not root.
-pub fn run(level: Option<&LogLevel>, control: &Path) -> anyhow::Result<ExitCode> {
+pub fn run(level: Option<&LogLevel>, control: &Control) -> anyhow::Result<ExitCode> {
     match level {
         None => println!("{}", shown(&ask(control, "GET", "/log", "")?, "level")),
         Some(level) => {

@@ -1,7 +1,6 @@
 //! `underpass mark`, `marks`, `unmark`.
 
 use std::{
-    path::Path,
     process::ExitCode,
     time::{Duration, SystemTime},
 };
@@ -14,8 +13,9 @@ use super::{
     control::ask,
     flows::{process, shown},
     table,
+    whereabouts::{Control, Named},
 };
-use crate::{cli::MarkArgs, config::DEFAULT_CONTROL};
+use crate::cli::MarkArgs;
 
 /// Sets a mark, and says what became of each flow.
 ///
@@ -28,11 +28,12 @@ pub fn mark(args: &MarkArgs) -> anyhow::Result<ExitCode> {
         "for": args.lasts,
         "reset": args.reset,
     });
-    let answer = ask(&args.control, "POST", "/marks", &wanted.to_string())?;
+    let control = args.control.find();
+    let answer = ask(&control, "POST", "/marks", &wanted.to_string())?;
     if args.json {
         println!("{answer}");
     } else {
-        tell(args, &answer);
+        tell(args, &control, &answer);
     }
     // Of several flows, some may; of one, it was all that was asked.
     let is_flow = args.target.starts_with("socket-") || args.target.parse::<u64>().is_ok();
@@ -44,7 +45,7 @@ pub fn mark(args: &MarkArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(args: &MarkArgs, answer: &Value) {
+fn tell(args: &MarkArgs, control: &Control, answer: &Value) {
     let mark = answer.get("mark").unwrap_or(&Value::Null);
     let id = shown(mark, "id");
     println!(
@@ -68,7 +69,7 @@ fn tell(args: &MarkArgs, answer: &Value) {
                     shown(flow, "orig_dst"),
                     shown(flow, "result").replace('_', " "),
                     shown(flow, "why"),
-                    undo(args, flow).unwrap_or_default(),
+                    undo(args, control, flow).unwrap_or_default(),
                 ]
             })
             .collect();
@@ -79,25 +80,25 @@ fn tell(args: &MarkArgs, answer: &Value) {
     if mark.get("later").and_then(Value::as_bool) == Some(true) {
         println!(
             "undo, for new connections: underpass unmark {id}{}",
-            at(args)
+            at(control)
         );
     }
 }
 
 /// The command that gives a flow back the action that it had. None: nothing has changed, or it is closed.
-fn undo(args: &MarkArgs, flow: &Value) -> Option<String> {
+fn undo(args: &MarkArgs, control: &Control, flow: &Value) -> Option<String> {
     let was = flow.get("was").and_then(Value::as_str)?;
     let is_there = args.action != Action::Deny.as_str() && was != Action::Deny.as_str();
     let has_changed = flow.get("result").and_then(Value::as_str) == Some("changed");
     let flow = shown(flow, "flow");
-    (is_there && has_changed).then(|| format!("underpass mark {flow} {was}{}", at(args)))
+    (is_there && has_changed).then(|| format!("underpass mark {flow} {was}{}", at(control)))
 }
 
 /// The option with which the same agent is asked.
-fn at(args: &MarkArgs) -> String {
-    match args.control == Path::new(DEFAULT_CONTROL) {
-        true => String::new(),
-        false => format!(" --control {}", args.control.display()),
+fn at(control: &Control) -> String {
+    match &control.named {
+        Named::Option(option) => format!(" {option} {}", control.at.display()),
+        _ => String::new(),
     }
 }
 
@@ -145,7 +146,7 @@ fn summary(answer: &Value) -> String {
 ///
 /// # Errors
 /// No agent answers.
-pub fn list(json: bool, control: &Path) -> anyhow::Result<ExitCode> {
+pub fn list(json: bool, control: &Control) -> anyhow::Result<ExitCode> {
     let marks = ask(control, "GET", "/marks", "")?;
     if json {
         println!("{marks}");
@@ -178,7 +179,7 @@ pub fn list(json: bool, control: &Path) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// There is none of this number, or no agent answers.
-pub fn unmark(number: u64, control: &Path) -> anyhow::Result<ExitCode> {
+pub fn unmark(number: u64, control: &Control) -> anyhow::Result<ExitCode> {
     let mark = ask(control, "DELETE", &format!("/marks/{number}"), "")?;
     println!(
         "mark {number} ({} for {}) removed; flows that it changed stay as they are",

@@ -2,6 +2,7 @@
 
 pub mod backends;
 pub mod check;
+pub mod config;
 mod control;
 pub mod debug_bundle;
 pub mod denied;
@@ -12,6 +13,7 @@ pub mod endpoint;
 pub mod explain;
 pub mod filter;
 pub mod flows;
+pub mod fmt;
 pub mod init;
 pub mod keep;
 mod live;
@@ -27,4 +29,5 @@ mod table;
 pub mod tail;
 pub mod top;
 mod trial;
+pub mod whereabouts;
 mod windows;

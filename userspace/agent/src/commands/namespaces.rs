@@ -6,15 +6,15 @@ use policy::Filter;
 use serde_json::Value;
 
 use super::{
-    endpoint::Endpoint,
     flows::{print_list, process, shown},
+    whereabouts::Admin,
 };
 
 /// Asks the agent at `admin`.
 ///
 /// # Errors
 /// Nobody answers there.
-pub fn run(json: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
+pub fn run(json: bool, admin: &Admin) -> anyhow::Result<ExitCode> {
     let headings = ["NAME", "INODE", "PROCESS", "FLOWS", "FOR"];
     print_list(
         admin,

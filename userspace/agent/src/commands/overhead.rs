@@ -5,16 +5,16 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::{
-    endpoint::Endpoint,
     flows::{get, list, shown},
     table,
+    whereabouts::Admin,
 };
 
 /// Asks the agent at `admin`.
 ///
 /// # Errors
 /// Nobody answers there.
-pub fn run(json: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
+pub fn run(json: bool, admin: &Admin) -> anyhow::Result<ExitCode> {
     let text = get(admin, "/overhead")?;
     if json {
         println!("{text}");

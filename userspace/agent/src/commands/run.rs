@@ -43,7 +43,7 @@ use self::{
 use crate::{
     admin::{self, Admin},
     backends::{self, Backends, HealthCheck},
-    config::Config,
+    config::{Config, InForce, Sources},
     confine,
     containers::Watch,
     control::{Control, Heard, Told},
@@ -69,9 +69,10 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// # Errors
 /// It cannot start; nothing is attached then.
 pub fn run(file: &Path, format: Option<LogFormat>, dry: bool) -> anyhow::Result<ExitCode> {
+    let sources = Sources::read(file)?;
     let config = match dry {
-        true => Config::load_dry(file)?,
-        false => Config::load(file)?,
+        true => Config::dry(&sources)?,
+        false => Config::of(&sources)?,
     };
     let log = Log::begin(
         format
@@ -96,18 +97,19 @@ pub fn run(file: &Path, format: Option<LogFormat>, dry: bool) -> anyhow::Result<
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(file, config, log, max_flows))?;
+    let in_force = InForce::of(sources, config);
+    runtime.block_on(serve(file, in_force, log, max_flows))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Serves. `max_flows`: as many as this host allows of those that the file wants.
-async fn serve(file: &Path, mut config: Config, log: Log, max_flows: usize) -> anyhow::Result<()> {
-    let doors = Doors::open(&config).await?;
-    let file_policy = config.policy.clone();
-    config.policy = file_policy.open_at(Timestamp::now());
+async fn serve(file: &Path, in_force: InForce, log: Log, max_flows: usize) -> anyhow::Result<()> {
+    let doors = Doors::open(&in_force.config).await?;
+    let mut config = in_force.config.clone();
+    config.policy = config.policy.open_at(Timestamp::now());
     let mut early = Early::make(&mut config, max_flows).await?;
     let attached = attach(&config, &mut early)?;
-    Serving::assemble(file, config, file_policy, log, doors, early, attached)?
+    Serving::assemble(file, config, in_force, log, doors, early, attached)?
         .run()
         .await
 }
@@ -139,14 +141,14 @@ impl Serving {
     fn assemble(
         file: &Path,
         config: Config,
-        file_policy: Policy,
+        in_force: InForce,
         log: Log,
         doors: Doors,
         early: Early,
         attachment: Attachment,
     ) -> anyhow::Result<Self> {
-        let (told, heard_by_flows) =
-            tell(&config, &file_policy, early.tls, attachment.give_listener);
+        let file_policy = in_force.config.policy.clone();
+        let (told, heard_by_flows) = tell(&config, in_force, early.tls, attachment.give_listener);
         let (backends, asked_of_backends, tell_choice) = Backends::new();
         let choice = backends.choice();
         let shared = Arc::new(ProxyContext {
@@ -188,10 +190,16 @@ impl Serving {
         early.registry.register(Box::new(gauge))?;
         let overhead = OverheadMetrics::new(early.attached.clone(), shared.policy.clone())?;
         early.registry.register(Box::new(overhead))?;
+        let (desk, asked) = Desk::new(
+            shared.clone(),
+            backends.clone(),
+            early.attached.clone(),
+            log.clone(),
+        );
         let admin = Admin {
             registry: early.registry,
             shared: shared.clone(),
-            backends: backends.clone(),
+            backends,
             dataplane: early.attached.clone(),
             netns_agents: taken.netns_agents.clone(),
             refused: early.refused,
@@ -199,19 +207,13 @@ impl Serving {
             containers: early.containers.book(),
             tail_values: config.tail_values,
             live: Arc::default(),
-            file_policy: heard_by_flows.file,
+            in_force: heard_by_flows.in_force,
+            marks: desk.reader(),
         };
         let shown = doors.admin.shown();
         let (cgroup, rules) = (early.options.cgroup, file_policy.rules.len());
         let (workers, splicing) = (config.workers, config.splice);
         let (control_path, admin_hosts) = (config.control.clone(), config.admin_hosts.clone());
-        // Looks at the file before anybody is told that changes to it are seen.
-        let (desk, asked) = Desk::new(
-            shared.clone(),
-            backends,
-            early.attached.clone(),
-            log.clone(),
-        );
         let heard = Heard {
             log: log.clone(),
             asked,
@@ -223,6 +225,7 @@ impl Serving {
             policy: file_policy,
             ..config
         };
+        // Looks at the file before anybody is told that changes to it are seen.
         let control = Control::new(
             file.to_owned(),
             config,
@@ -401,10 +404,10 @@ fn start_tap(
     Ok(())
 }
 
-/// The receivers of what is in force, for flows.
-struct InForce {
+/// The receivers of what is in force.
+struct Heeded {
     policy: watch::Receiver<Arc<Policy>>,
-    file: watch::Receiver<Arc<Policy>>,
+    in_force: watch::Receiver<Arc<InForce>>,
     pipelines: watch::Receiver<Arc<Pipelines>>,
     tls: watch::Receiver<Arc<TlsRules>>,
     health: watch::Receiver<HealthCheck>,
@@ -413,31 +416,31 @@ struct InForce {
 /// Makes the channels by which changes of the file become known.
 fn tell(
     config: &Config,
-    file_policy: &Policy,
+    in_force: InForce,
     tls: TlsRules,
     incoming_listeners: mpsc::UnboundedSender<IncomingListener>,
-) -> (Told, InForce) {
-    let (policy, policy_in_force) = watch::channel(Arc::new(config.policy.clone()));
-    let (file, file_in_force) = watch::channel(Arc::new(file_policy.clone()));
-    let (pipelines, pipelines_in_force) = watch::channel(Arc::new(config.pipelines.clone()));
-    let (tls, tls_in_force) = watch::channel(Arc::new(tls));
-    let (health, health_in_force) = watch::channel(config.health.clone());
+) -> (Told, Heeded) {
+    let (policy, heed_policy) = watch::channel(Arc::new(config.policy.clone()));
+    let (in_force, heed_in_force) = watch::channel(Arc::new(in_force));
+    let (pipelines, heed_pipelines) = watch::channel(Arc::new(config.pipelines.clone()));
+    let (tls, heed_tls) = watch::channel(Arc::new(tls));
+    let (health, heed_health) = watch::channel(config.health.clone());
     let told = Told {
         policy,
-        file,
+        in_force,
         pipelines,
         tls,
         health,
         incoming_listeners,
     };
-    let in_force = InForce {
-        policy: policy_in_force,
-        file: file_in_force,
-        pipelines: pipelines_in_force,
-        tls: tls_in_force,
-        health: health_in_force,
+    let heeded = Heeded {
+        policy: heed_policy,
+        in_force: heed_in_force,
+        pipelines: heed_pipelines,
+        tls: heed_tls,
+        health: heed_health,
     };
-    (told, in_force)
+    (told, heeded)
 }
 
 /// On purpose: hooks go, whatever a rule's `fail`; the edge stays. A crash leaves them all.

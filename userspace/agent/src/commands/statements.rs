@@ -5,17 +5,17 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::{
-    endpoint::Endpoint,
     filter::{self, Entry},
     flows::{get, list, shown},
     table,
+    whereabouts::Admin,
 };
 
 /// Asks the agent at `admin`.
 ///
 /// # Errors
 /// Nobody answers there.
-pub fn run(json: bool, top: bool, filter: &str, admin: &Endpoint) -> anyhow::Result<ExitCode> {
+pub fn run(json: bool, top: bool, filter: &str, admin: &Admin) -> anyhow::Result<ExitCode> {
     let filter =
         filter::of_statements(filter, top).map_err(|error| anyhow::anyhow!("--filter: {error}"))?;
     let text = get(

@@ -15,13 +15,14 @@ use steps::http;
 use tokio::{net::UnixStream, runtime, time};
 
 use super::{
-    endpoint::{self, ADMIN_VARIABLE, Endpoint},
+    endpoint::{self, Endpoint},
     filter,
     flows::{no_agent, shown},
     table::time_of_day,
     top::time_taken,
+    whereabouts::{Admin, AdminArg},
 };
-use crate::{admin::tail, config::DEFAULT_ADMIN_SOCKET};
+use crate::admin::tail;
 
 /// The time in which the agent has to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -54,9 +55,8 @@ pub struct TailArgs {
     /// Print JSON, a line each
     #[arg(long)]
     json: bool,
-    /// Admin socket of the agent
-    #[arg(long, value_name = "SOCKET", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
-    admin: Endpoint,
+    #[command(flatten)]
+    admin: AdminArg,
 }
 
 fn conditions(text: &str) -> Result<String, String> {
@@ -99,10 +99,11 @@ impl TailArgs {
 /// # Errors
 /// Nobody answers, the agent refuses, or it ends.
 pub fn run(args: &TailArgs) -> anyhow::Result<ExitCode> {
-    let Endpoint::Socket(socket) = &args.admin else {
+    let admin = args.admin.find()?;
+    let Endpoint::Socket(socket) = &admin.at else {
         bail!("statements are told at the admin socket alone: name its path by --admin");
     };
-    let stream = endpoint::connect(socket, "--admin")?;
+    let stream = endpoint::connect(socket, &admin.named)?;
     stream.set_nonblocking(true)?;
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
@@ -111,7 +112,7 @@ pub fn run(args: &TailArgs) -> anyhow::Result<ExitCode> {
     let followed = runtime.block_on(async {
         let stream = UnixStream::from_std(stream)?;
         tokio::select! {
-            followed = follow(args, stream, &mut printer) => followed,
+            followed = follow(args, &admin, stream, &mut printer) => followed,
             interrupted = tokio::signal::ctrl_c() => interrupted.map_err(Into::into),
         }
     });
@@ -122,18 +123,23 @@ pub fn run(args: &TailArgs) -> anyhow::Result<ExitCode> {
     followed.map(|()| ExitCode::SUCCESS)
 }
 
-async fn follow(args: &TailArgs, stream: UnixStream, printer: &mut Printer) -> anyhow::Result<()> {
+async fn follow(
+    args: &TailArgs,
+    admin: &Admin,
+    stream: UnixStream,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
     let path = args.path();
     let asked = http::ask_for(stream, "localhost", &path);
     let answer = time::timeout(PATIENCE, asked).await;
     let answer = answer.ok().and_then(Result::ok);
-    let (head, mut body) = answer.ok_or_else(|| no_agent(&args.admin))?.into_parts();
+    let (head, mut body) = answer.ok_or_else(|| no_agent(admin))?.into_parts();
     if !head.status.is_success() {
         let said = time::timeout(PATIENCE, body.collect()).await;
         let said = said.ok().and_then(Result::ok).map(|said| said.to_bytes());
         let said = String::from_utf8_lossy(&said.unwrap_or_default()).into_owned();
         match head.status {
-            hyper::StatusCode::NOT_FOUND => return Err(no_agent(&args.admin)),
+            hyper::StatusCode::NOT_FOUND => return Err(no_agent(admin)),
             _ => bail!("{}", said.trim_end()),
         }
     }
@@ -143,7 +149,7 @@ async fn follow(args: &TailArgs, stream: UnixStream, printer: &mut Printer) -> a
             match byte {
                 b'\n' if printer.takes(&std::mem::take(&mut line))? => {}
                 b'\n' => return Ok(()),
-                _ if line.len() >= MAX_LINE_BYTES => return Err(no_agent(&args.admin)),
+                _ if line.len() >= MAX_LINE_BYTES => return Err(no_agent(admin)),
                 _ => line.push(byte),
             }
         }

@@ -47,6 +47,10 @@ fn of(rule: &RawRule) -> Result<Holdout, Flaw> {
     }
 }
 
+fn is_false(wanted: &Spanned<toml::Value>) -> bool {
+    *wanted.get_ref() == toml::Value::Boolean(false)
+}
+
 /// Why none of a rule's connections can be held out.
 fn obstacle(rule: &RawRule) -> Option<&'static str> {
     let is_closed = rule
@@ -61,7 +65,11 @@ fn obstacle(rule: &RawRule) -> Option<&'static str> {
         Some(
             "whether a rule with a condition on the session holds is not known at connect(), where is drawn",
         )
-    } else if rule.shortcut.is_some() {
+    } else if rule
+        .shortcut
+        .as_ref()
+        .is_some_and(|wanted| !is_false(wanted))
+    {
         Some("with `shortcut` bytes skip TCP, where both groups are measured")
     } else if rule.tls.is_some() || rule.upstream_tls.is_some() {
         Some(
@@ -159,6 +167,7 @@ mod tests {
         assert_eq!(own("holdout = \"0%\""), None);
         assert_eq!(own("holdout = \"20%\""), Some(0.2));
         assert_eq!(own("path = \"inline\"\nholdout = \"20%\""), Some(0.2));
+        assert_eq!(own("shortcut = false"), Some(0.01));
         for (rest, why) in [
             ("fail = \"closed\"", "protects"),
             ("user = [\"a\"]", "session"),

@@ -2,9 +2,9 @@
 //!
 //! `raw.rs` says what the file looks like, `parse.rs` what each value means, `admin.rs` those of the admin interface, `session.rs` that
 //! of the keys of session rules, `network.rs`, `backends.rs` and `remember.rs` those of `to`,
-//! `from`, `users.rs` that of `uid`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
+//! `from`, `users.rs` those of `uid` and `gid`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
 //! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `holdout.rs` that of `holdout`, `otlp.rs` that of `[otlp]`, `containers.rs` those of
-//! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `selector.rs` that of a mark's, `sources.rs` which files there are, `error.rs` how an
+//! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `selector.rs` that of a mark's, `sources.rs` which files there are, `in_full.rs` how all of it is printed, `layout.rs` how a file is laid out, `error.rs` how an
 //! error names its place.
 
 mod admin;
@@ -15,7 +15,9 @@ mod dry;
 mod error;
 mod health;
 mod holdout;
+mod in_full;
 mod incoming;
+mod layout;
 mod network;
 mod otlp;
 mod parse;
@@ -47,6 +49,8 @@ use std::{
 use dataplane::{IncomingOptions, edge::Interface};
 pub use error::{ConfigError, LineColumn};
 pub use holdout::told as held_out;
+pub use in_full::{InForce, without_login};
+pub use layout::laid_out;
 pub use path::RulePath;
 use policy::{Policy, RuleName};
 pub use protective::absent_cgroups;
@@ -54,8 +58,8 @@ use proxy::paths::Splicing;
 pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
 pub use sources::Sources;
-use steps::{otlp::MetricsPush, pipelines::Pipelines};
-pub use users::id_of;
+use steps::pipelines::Pipelines;
+pub use users::{GROUPS, USERS};
 
 use crate::{
     backends::HealthCheck,
@@ -134,7 +138,7 @@ pub struct Config {
     pub triggers: Vec<(RuleName, Trigger)>,
     /// Settings that are legal and probably not meant, in words.
     pub warnings: Vec<String>,
-    /// Rules only count: [`Config::load_dry`].
+    /// Rules only count: [`Config::dry`].
     pub is_dry: bool,
     /// Ways past rules that protect, and rules that decide nothing, in words: for whoever checks the file.
     pub escapes: Vec<String>,
@@ -149,15 +153,6 @@ impl Config {
         Self::of(&Sources::read(path)?)
     }
 
-    /// Reads and checks a file as [`Config::load`] does, and makes a policy of it whose rules match and count, and do nothing:
-    /// what they would not leave alone is observed.
-    ///
-    /// # Errors
-    /// As [`Config::load`].
-    pub fn load_dry(path: &Path) -> Result<Self, ConfigError> {
-        Self::dry(&Sources::read(path)?)
-    }
-
     /// Checks texts that were read later, for an agent that began with this configuration.
     ///
     /// # Errors
@@ -169,7 +164,12 @@ impl Config {
         }
     }
 
-    fn dry(sources: &Sources) -> Result<Self, ConfigError> {
+    /// Checks texts that were read, and makes a policy of them whose rules match and count, and do nothing: what they would not
+    /// leave alone is observed.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn dry(sources: &Sources) -> Result<Self, ConfigError> {
         // It says what is wrong with the policy that is meant.
         Self::of(sources)?;
         let mut raw = sources.parse()?;

@@ -1,7 +1,8 @@
 //! The form of the file, key by key. Unknown keys are errors.
 //!
 //! The same types are the JSON Schema ([`super::schema`]): doc comments are the descriptions, attributes say defaults,
-//! bounds and examples. `x-min` and `x-max` are bounds of durations.
+//! bounds and examples. `x-min` and `x-max` are bounds of durations; `x-beside` is the key without which a
+//! default has no meaning.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,7 @@ use super::{
     },
     error::Flaw,
     schema,
-    users::RawUser,
+    users::RawId,
     value::MAX_SOCKET_PATH_BYTES,
 };
 use crate::{
@@ -72,7 +73,7 @@ pub(super) struct RawConfig {
 #[schemars(extend("examples" = [{"admin": "127.0.0.1:9180", "max_flows": 20_000}]))]
 pub(super) struct RawAgent {
     /// Socket of the admin interface (HTTP): `/metrics`, `/healthz`, `/readyz`, `/flows`, `/statements`, `/overhead`, `/backends`,
-    /// `/namespaces`. Root can open it, and the group `underpass` where there is one.
+    /// `/namespaces`, `/marks`, `/config`. Root can open it, and the group `underpass` where there is one.
     #[schemars(
         with = "Option<String>",
         length(max = MAX_SOCKET_PATH_BYTES),
@@ -303,7 +304,19 @@ pub(super) struct RawRule {
             "examples" = [[1000, "root"]]
         )
     )]
-    pub uid: Vec<Spanned<RawUser>>,
+    pub uid: Vec<Spanned<RawId>>,
+    /// Groups of client processes, by id or by name. A process has the group that it runs with; others that its user is a
+    /// member of do not count. Names are looked up in `/etc/group` when the file is read.
+    #[serde(default)]
+    #[schemars(
+        with = "Vec<u32>",
+        extend(
+            "title" = "list of group ids and names",
+            "items" = {"type": ["integer", "string"], "minimum": 0, "maximum": u32::MAX},
+            "examples" = [[1000, "root"]]
+        )
+    )]
+    pub gid: Vec<Spanned<RawId>>,
     /// Names of client processes as in `/proc/PID/comm`: exact, or the beginning and `*`.
     #[serde(default)]
     #[schemars(with = "Vec<String>", extend("examples" = [["java", "spark*"]]))]
@@ -608,6 +621,7 @@ impl RawRule {
             from: Vec::new(),
             to: Vec::new(),
             uid: Vec::new(),
+            gid: Vec::new(),
             process: Vec::new(),
             cgroup: Vec::new(),
             netns: Vec::new(),

@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod page;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::borrow::Cow;
 

@@ -8,13 +8,14 @@ use toml::Spanned;
 use super::{
     parse,
     raw::{RawRule, spanned},
-    users::RawUser,
+    users::RawId,
 };
 
 /// Keys of a rule that a mark can name.
-pub const SELECTOR_KEYS: [&str; 8] = [
+pub const SELECTOR_KEYS: [&str; 9] = [
     "process",
     "uid",
+    "gid",
     "to",
     "cgroup",
     "user",
@@ -40,11 +41,8 @@ pub fn marking_rule(conditions: &[(&str, &str)], action: Action) -> Result<Rule,
             "keyspace" => text(&mut raw.keyspace),
             "driver" => text(&mut raw.driver),
             "application" => text(&mut raw.application),
-            "uid" => {
-                let name = || RawUser::Name((*value).to_owned());
-                let user = value.parse().map_or_else(|_| name(), RawUser::Id);
-                raw.uid.push(spanned(user));
-            }
+            "uid" => raw.uid.push(spanned(RawId::of(value))),
+            "gid" => raw.gid.push(spanned(RawId::of(value))),
             _ => {
                 return Err(format!(
                     "expected one of {}; found {key:?}",

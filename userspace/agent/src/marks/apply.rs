@@ -266,7 +266,7 @@ fn meant(shared: &ProxyContext, dataplane: &SharedDataplane, mark: &Mark) -> Mea
                 let known = Known {
                     to: flow.orig_dst,
                     process: &flow.process,
-                    rule: &left_alone.rule,
+                    rules: [&flow.rule, &left_alone.rule],
                     session: left_alone.session.as_ref(),
                     undecided: false,
                 };

@@ -25,7 +25,7 @@ pub use lasting::{LONGEST, lasting};
 use policy::{Action, Policy, RuleName};
 pub use selector::{FlowNumber, Target};
 use serde::Serialize;
-pub use server::{Asked, Desk, Set, serve};
+pub use server::{Asked, Desk, MarkReader, Set, serve};
 use tokio::time::Instant;
 
 /// Marks at the same time. Each is a rule that every `connect()` is held against, and a line that

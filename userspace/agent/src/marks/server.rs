@@ -52,6 +52,19 @@ pub struct Set {
     pub policy: Arc<Policy>,
 }
 
+/// A way to see the marks, and to change none.
+#[derive(Clone)]
+pub struct MarkReader(mpsc::Sender<Asked>);
+
+impl MarkReader {
+    /// The marks that hold. None: the agent stops.
+    pub async fn views(&self) -> Option<Vec<MarkView>> {
+        let (answer, answered) = oneshot::channel();
+        self.0.send(Asked::List(answer)).await.ok()?;
+        answered.await.ok()
+    }
+}
+
 /// The state with which requests are answered.
 #[derive(Clone)]
 pub struct Desk {
@@ -99,6 +112,11 @@ impl Desk {
             log,
         };
         (desk, asked)
+    }
+
+    /// The way to the marks for whoever may not change them.
+    pub fn reader(&self) -> MarkReader {
+        MarkReader(self.owner.clone())
     }
 
     async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Asked) -> Result<T, Refused> {

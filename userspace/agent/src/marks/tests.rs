@@ -32,6 +32,7 @@ fn candidate(process: &str, port: u16) -> Candidate {
         from: None,
         to: ([10, 1, 2, 3], port).into(),
         uid: 7,
+        gid: 7,
         process: process.into(),
         cgroup: "/a/b".into(),
         netns: None,
@@ -100,7 +101,7 @@ fn a_selector_that_says_nothing_or_nonsense_is_refused_with_what_was_expected() 
         ("process=a,", "expected a flow's number"),
         ("process=a\n", "expected a flow's number"),
         ("socket-x", "expected a flow's number"),
-        ("port=1", "expected one of process, uid, to,"),
+        ("port=1", "expected one of process, uid, gid, to,"),
         ("process=a,process=b", "process: expected once"),
         ("rule=", "rule: expected a rule's name"),
         ("process=", "process: expected a process name"),
@@ -199,6 +200,7 @@ fn a_running_flow_is_meant_when_everything_holds() {
     let process = Process {
         pid: 1,
         uid: 7,
+        gid: 7,
         name: "spark-shell".into(),
         cgroup_id: 3,
         holder: None,
@@ -208,6 +210,7 @@ fn a_running_flow_is_meant_when_everything_holds() {
         user: Fact::Is("alice".into()),
         ..Session::default()
     };
+    let since = RuleName::new("mark-1");
     let holds = |text: &str, session: Option<&Session>, undecided| {
         let Target::Selector(selector) = target(text).unwrap() else {
             panic!("{text}");
@@ -216,7 +219,7 @@ fn a_running_flow_is_meant_when_everything_holds() {
         let known = Known {
             to,
             process: &process,
-            rule: &rule,
+            rules: [&rule, &since],
             session,
             undecided,
         };
@@ -226,6 +229,7 @@ fn a_running_flow_is_meant_when_everything_holds() {
         "all",
         "process=spark*,uid=7,to=10.0.0.0/8:9042,rule=all",
         "cgroup=/a",
+        "gid=7,rule=mark-1",
     ] {
         assert_eq!(holds(text, None, false), Holds::Yes, "{text}");
     }
@@ -234,6 +238,7 @@ fn a_running_flow_is_meant_when_everything_holds() {
         "to=:9043",
         "rule=al",
         "cgroup=/b",
+        "gid=8",
         "uid=8,user=x",
     ] {
         assert_eq!(holds(text, None, false), Holds::No, "{text}");

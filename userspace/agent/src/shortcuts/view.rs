@@ -118,6 +118,7 @@ mod tests {
             process: Process {
                 pid: 12,
                 uid: 1000,
+                gid: 1000,
                 name: "app".to_owned(),
                 cgroup_id: 5,
                 holder: None,

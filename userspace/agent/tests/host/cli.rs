@@ -507,3 +507,36 @@ fn check_says_what_a_pipeline_does_with_a_statement() {
     let output = underpass(&["check", path(&policy), "--user", "x"]);
     assert_eq!(output.status.code(), Some(2), "of what?");
 }
+
+#[test]
+fn files_are_laid_out_in_place_and_checked() {
+    use std::{
+        fs::{self, Permissions},
+        os::unix::fs::PermissionsExt,
+    };
+    let policy = file("[[rule]]\nname='a'  # of it\naction=\"bypass\"\n");
+    fs::set_permissions(policy.path(), Permissions::from_mode(0o640)).unwrap();
+    let text = || fs::read_to_string(policy.path()).unwrap();
+    let before = text();
+    let output = underpass(&["fmt", "--check", path(&policy)]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = complaint(&output);
+    let hint = format!(
+        "not laid out: {0}; `underpass fmt {0}` does it",
+        path(&policy)
+    );
+    assert!(said.contains(&hint) && text() == before, "{said}");
+    assert!(underpass(&["fmt", path(&policy)]).status.success());
+    assert_eq!(
+        text(),
+        "[[rule]]\nname = 'a' # of it\naction = \"bypass\"\n"
+    );
+    let mode = fs::metadata(policy.path()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o640);
+    let output = underpass(&["fmt", "--check", path(&policy)]);
+    assert!(output.status.success() && output.stderr.is_empty());
+    let bad = file("a = 1\nb =\n");
+    let output = underpass(&["fmt", path(&bad)]);
+    let said = complaint(&output);
+    assert!(said.contains(&format!("{}:2:", path(&bad))), "{said}");
+}

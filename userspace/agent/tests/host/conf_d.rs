@@ -12,14 +12,31 @@ use sandbox::{Agent, Sandbox};
 
 use crate::common::{operator::output, *};
 
-/// `underpass check` of the agent's file: what it says, on both outputs.
-fn check(agent: &Agent<'_>) -> String {
+/// The words of a command, on both outputs. `FILE` stands for a policy file.
+fn says(args: &[&str], file: &Path) -> String {
     let mut command = Command::new(BINARY);
-    command.args(["check", "--file-only"]).arg(agent.file());
+    for arg in args {
+        match *arg {
+            "FILE" => command.arg(file),
+            arg => command.arg(arg),
+        };
+    }
     let output = output(&mut command);
     [output.stdout, output.stderr]
         .map(|said| String::from_utf8(said).unwrap())
         .concat()
+}
+
+/// `underpass check` of the agent's file.
+fn check(agent: &Agent<'_>) -> String {
+    says(&["check", "--file-only", "FILE"], &agent.file())
+}
+
+/// The policy in force.
+fn in_force(agent: &Agent<'_>, more: &[&str]) -> String {
+    let socket = agent.admin_socket();
+    let args = [&["config", "--admin", "FILE"], more].concat();
+    says(&args, &socket)
 }
 
 #[test]
@@ -66,6 +83,44 @@ fn files_are_read_checked_and_reloaded_like_the_main_one() {
     agent.stop().unwrap();
     agent.restart().unwrap();
     assert!(agent.log().contains(" rules=2 "), "{}", agent.log());
+    let whole = in_force(&agent, &[]);
+    for line in [
+        "max_flows = 100\n",
+        "[default]\naction = \"bypass\"\nfail = \"open\"\n",
+        "[[rule]]\nname = \"r\"\naction = \"observe\"\nfail = \"open\"\n",
+        "[[rule]]\nname = \"shop\"\n",
+    ] {
+        assert!(whole.contains(line), "{line}: {whole}");
+    }
+    assert_eq!(says(&["config", "-c", "FILE"], &agent.file()), whole);
+    let json: serde_json::Value = serde_json::from_str(&in_force(&agent, &["--json"])).unwrap();
+    assert_eq!(json["rule"][1]["name"], "shop");
+    let alone = tempfile::tempdir().unwrap();
+    let file = alone.path().join("whole.toml");
+    fs::write(&file, &whole).unwrap();
+    let checked = says(&["check", "--file-only", "FILE"], &file);
+    assert!(checked.ends_with(": ok, 2 rules\n"), "{checked}");
+    // It says where the agent is, too.
+    let live = says(&["check", "--live", "--file-only", "FILE"], &file);
+    assert!(
+        live.contains("shop") && !live.contains("no agent"),
+        "{live}"
+    );
+
+    // Of a change that needs a restart the policy in force says nothing.
+    let settings = fs::read_to_string(agent.file()).unwrap();
+    let more = settings.replace("max_flows = 100", "max_flows = 99");
+    fs::write(agent.file(), more).unwrap();
+    eventually("it is read", || reloads(&agent, "ok") == 1.0);
+    assert_eq!(in_force(&agent, &[]), whole);
     fs::remove_file(&shop).unwrap();
-    eventually("its rule is gone", || reloads(&agent, "ok") == 1.0);
+    eventually("its rule is gone", || reloads(&agent, "ok") == 2.0);
+    assert!(!in_force(&agent, &[]).contains("shop"));
+    agent.stop().unwrap();
+    let nobody = says(&["check", "--live", "--file-only", "FILE"], &file);
+    let named = format!(" (named by agent.admin_socket in {})", file.display());
+    assert!(
+        nobody.contains("no agent answers at ") && nobody.contains(&named),
+        "{nobody}"
+    );
 }

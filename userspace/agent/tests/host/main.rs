@@ -20,6 +20,7 @@ mod doors;
 mod dry_run;
 mod escapes;
 mod gateway;
+mod ids;
 mod incoming;
 mod init;
 mod lifecycle;

@@ -10,6 +10,7 @@ mod undecided;
 use std::{
     io::{ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
+    os::unix::net::UnixStream,
 };
 
 use serde_json::{Value, json};
@@ -238,13 +239,17 @@ fn what_comes_instead_of_a_flow_that_was_reset_meets_the_mark_if_that_holds_for_
         host.policy(ENRICH);
         let operator = Operator::of(host);
         for (target, number, next) in [
-            ("to=:PORT", 2, "untouched by mark-2"),
-            ("rule=mark-3", 4, "enrich by r"),
+            ("to=:PORT", 3, "untouched by mark-3"),
+            ("rule=mark-4", 6, "enrich by r"),
         ] {
             let mut c = host.connect();
             begin(&mut c);
             operator.mark(&[&host.flow(&c)["id"].to_string(), "bypass"]);
             assert_eq!(host.flow(&c)["path"], "relay");
+            // It has met its rule, though a mark has decided since.
+            let again = operator.mark(&["rule=r", "bypass"]);
+            assert_eq!(again["counts"]["already"], 1, "{again}");
+            operator.unmark(again["mark"]["id"].as_u64().unwrap());
             let marked = operator.mark(&[target, "observe", "--reset"]);
             assert_eq!(marked["flows"][0]["result"], "reset", "{marked}");
             expect_both_reset(&mut c);
@@ -403,8 +408,13 @@ fn what_is_asked_for_wrongly_changes_nothing() {
             );
         }
         assert_eq!(operator.marks(), json!([]));
-        // The admin interface changes nothing, whoever asks.
-        assert!(host.agent.get("/marks").is_err());
+        // The admin interface lists them, and changes nothing, whoever asks.
+        let mut admin = UnixStream::connect(host.agent.admin_socket()).unwrap();
+        admin.write_all(post("{}").as_bytes()).unwrap();
+        let mut answer = String::new();
+        admin.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.0 405 "), "{answer}");
+        assert_eq!(host.agent.json("/marks").unwrap(), json!([]));
 
         for _ in 0..64 {
             operator.mark(&["to=:1", "bypass"]);

@@ -71,6 +71,7 @@ pub(crate) struct Classes {
 pub(crate) fn is_of_the_edge(rule: &Rule) -> bool {
     let is_local = [
         rule.uids.is_empty(),
+        rule.gids.is_empty(),
         rule.processes.is_empty(),
         !rule.names_cgroups(),
         rule.namespaces.is_empty(),

@@ -45,7 +45,7 @@ pub(crate) fn rules() -> impl Strategy<Value = Rule> {
     (
         vec(networks(), 0..3),
         vec(target, 0..3),
-        prop::option::weighted(0.2, select(vec!["uid", "process", "cgroup"])),
+        prop::option::weighted(0.2, select(vec!["uid", "gid", "process", "cgroup"])),
         select(Action::ALL.to_vec()),
     )
         .prop_map(|(from, to, local, action)| Rule {
@@ -53,6 +53,7 @@ pub(crate) fn rules() -> impl Strategy<Value = Rule> {
             from,
             to,
             uids: (local == Some("uid")).then_some(0).into_iter().collect(),
+            gids: (local == Some("gid")).then_some(0).into_iter().collect(),
             processes: (local == Some("process"))
                 .then(|| ProcessPattern::parse("*").unwrap())
                 .into_iter()
@@ -84,6 +85,7 @@ fn plainly(policy: &Policy, from: IpAddr, to: SocketAddr) -> Option<usize> {
         from: Some(from),
         to,
         uid: 0,
+        gid: 0,
         process: "any".into(),
         cgroup: "/".into(),
         netns: None,
@@ -168,6 +170,7 @@ fn template() -> Rule {
         from: Vec::new(),
         to: Vec::new(),
         uids: Vec::new(),
+        gids: Vec::new(),
         processes: Vec::new(),
         cgroups: Vec::new(),
         namespaces: Vec::new(),

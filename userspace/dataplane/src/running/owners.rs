@@ -15,6 +15,7 @@ pub(super) struct Owner {
     pub pid: u32,
     /// `/proc/PID/comm`.
     pub name: String,
+    pub gid: u32,
     /// From the mount's root.
     pub cgroup: PathBuf,
     pub cgroup_id: u64,
@@ -67,8 +68,10 @@ fn owner(pid: u32) -> Option<Owner> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     let cgroup = host::cgroup_path(pid)?;
     let root = host::cgroup2_root().ok()??;
+    let ids = host::ids(pid)?;
     Some(Owner {
         pid,
+        gid: ids.gid,
         name: name.trim_end_matches('\n').to_owned(),
         cgroup_id: host::cgroup_id(&root, &cgroup)?,
         cgroup,
@@ -94,6 +97,7 @@ mod tests {
         let name = fs::read_to_string("/proc/self/comm").unwrap();
         assert_eq!(owner.name, name.trim_end());
         assert!(owner.cgroup.is_absolute());
+        assert_eq!(owner.gid, nix::unistd::getgid().as_raw());
         assert!(!found.contains_key(&u32::MAX));
     }
 }

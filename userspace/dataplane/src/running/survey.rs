@@ -162,6 +162,7 @@ impl Side {
             from: None,
             to,
             uid: self.connection.uid,
+            gid: owner.gid,
             process: owner.name.clone(),
             cgroup: owner.cgroup.clone(),
             netns: host::own_netns_inode(),
@@ -221,8 +222,8 @@ impl Side {
                     false => connection.uid,
                     true => u32::MAX,
                 },
+                gid: owner.map_or(u32::MAX, |owner| owner.gid),
                 comm: owner.map_or([0; 16], |owner| comm(&owner.name)),
-                pad: [0; 4],
             },
             cookie: connection.cookie.0,
             // The default's slot is behind those of rules.

@@ -407,6 +407,7 @@ fn plainly(policy: &Policy, from: SocketAddr, to: SocketAddr) -> Option<Action> 
         from: Some(from.ip()),
         to,
         uid: 0,
+        gid: 0,
         process: String::new(),
         cgroup: "/".into(),
         netns: None,

@@ -101,6 +101,7 @@ pub(crate) fn rule(name: &str, from: &[&str], to: &[&str], action: Action) -> Ru
         from: from.iter().map(|n| n.parse().unwrap()).collect(),
         to: to.iter().map(target).collect(),
         uids: Vec::new(),
+        gids: Vec::new(),
         processes: Vec::new(),
         cgroups: Vec::new(),
         namespaces: Vec::new(),

@@ -24,6 +24,7 @@ pub struct FlowSnapshot {
     orig_dst: SocketAddr,
     pid: u32,
     uid: u32,
+    gid: u32,
     process: String,
     cgroup_id: u64,
     /// The user and the cgroup for whose quotas it counts.
@@ -33,6 +34,7 @@ pub struct FlowSnapshot {
     #[serde(default)]
     netns: Option<(u64, u32, Option<String>)>,
     rule: String,
+    first_rule: String,
     action: Option<String>,
     session: Option<Vec<(String, Option<String>)>>,
     opened_unix_ms: u64,
@@ -65,6 +67,7 @@ impl FlowSnapshot {
             orig_dst: flow.orig_dst.socket_addr(),
             pid: flow.process.pid,
             uid: flow.process.uid,
+            gid: flow.process.gid,
             process: flow.process.name.clone(),
             cgroup_id: flow.process.cgroup_id,
             holder: flow
@@ -76,6 +79,7 @@ impl FlowSnapshot {
                 .as_deref()
                 .map(|n| (n.cookie, n.inode, n.name.clone())),
             rule: decided.rule.to_string(),
+            first_rule: decided.first.to_string(),
             action: decided.action.map(|action| action.as_str().to_owned()),
             session: decided.session.as_deref().map(facts),
             opened_unix_ms: opened.unwrap_or_default().as_millis() as u64,
@@ -98,6 +102,7 @@ impl FlowSnapshot {
         Process {
             pid: self.pid,
             uid: self.uid,
+            gid: self.gid,
             name: self.process.clone(),
             cgroup_id: self.cgroup_id,
             holder: self
@@ -133,6 +138,7 @@ impl FlowSnapshot {
                 opened_at: SystemTime::UNIX_EPOCH + Duration::from_millis(self.opened_unix_ms),
                 decided: Decided {
                     rule: RuleName::new(&self.rule),
+                    first: RuleName::new(&self.first_rule),
                     action: self.action.as_deref().and_then(Action::parse),
                     session: self
                         .session

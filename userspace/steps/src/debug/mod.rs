@@ -39,7 +39,7 @@ pub struct DebugSettings {
     #[serde(default)]
     pub values: bool,
     /// Bytes of each body that a line shows. Needs `values`.
-    #[schemars(range(min = 1, max = MAX_FRAME_BODY_BYTES), extend("default" = BODY_BYTES))]
+    #[schemars(range(min = 1, max = MAX_FRAME_BODY_BYTES), extend("default" = BODY_BYTES, "x-beside" = "values"))]
     pub bytes: Option<usize>,
     /// Fraction of the rule's flows whose frames are written.
     #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0, "default" = 1.0))]
@@ -52,11 +52,11 @@ pub struct DebugSettings {
     pub file: Option<PathBuf>,
     /// Size of the file, in bytes, beyond which it is moved to `FILE.1`.
     #[serde(default = "journal::max_bytes")]
-    #[schemars(range(min = journal::LEAST_BYTES))]
+    #[schemars(range(min = journal::LEAST_BYTES), extend("x-beside" = "file"))]
     pub max_bytes: u64,
     /// Files that are kept beside it.
     #[serde(default = "journal::keep")]
-    #[schemars(range(max = journal::MOST_KEPT))]
+    #[schemars(range(max = journal::MOST_KEPT), extend("x-beside" = "file"))]
     pub keep: u32,
 }
 

@@ -67,19 +67,19 @@ pub struct ProtectSettings {
     /// Time between two requests to the key server.
     #[schemars(
         regex(pattern = "^[0-9]+(ms|s|m)$"),
-        extend("title" = "duration", "default" = "60s", "x-min" = "100ms")
+        extend("title" = "duration", "default" = "60s", "x-min" = "100ms", "x-beside" = "kms")
     )]
     pub refresh: Option<String>,
     /// Time for which keys are used without an answer of the key server. Longer than `refresh`.
     #[schemars(
         regex(pattern = "^[0-9]+(ms|s|m)$"),
-        extend("title" = "duration", "default" = "60m", "x-max" = "10080m")
+        extend("title" = "duration", "default" = "60m", "x-max" = "10080m", "x-beside" = "kms")
     )]
     pub max_age: Option<String>,
     /// Time that the key server may take to answer.
     #[schemars(
         regex(pattern = "^[0-9]+(ms|s|m)$"),
-        extend("title" = "duration", "default" = "2s", "x-min" = "100ms", "x-max" = "10080m")
+        extend("title" = "duration", "default" = "2s", "x-min" = "100ms", "x-max" = "10080m", "x-beside" = "kms")
     )]
     pub timeout: Option<String>,
     /// Answer if a result has a value that was stored in plain.

@@ -56,11 +56,11 @@ pub struct SlowlogSettings {
     pub file: Option<PathBuf>,
     /// Size of the file, in bytes, beyond which it is moved to `FILE.1`.
     #[serde(default = "journal::max_bytes")]
-    #[schemars(range(min = journal::LEAST_BYTES))]
+    #[schemars(range(min = journal::LEAST_BYTES), extend("x-beside" = "file"))]
     pub max_bytes: u64,
     /// Files that are kept beside it.
     #[serde(default = "journal::keep")]
-    #[schemars(range(max = journal::MOST_KEPT))]
+    #[schemars(range(max = journal::MOST_KEPT), extend("x-beside" = "file"))]
     pub keep: u32,
     /// `true`: slow statements are log records for the collector of `[otlp]`.
     #[serde(default)]

@@ -1,6 +1,6 @@
 //! Facts about the host and the agent's process.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, process::Command};
 
 use anyhow::Context as _;
 use nix::sys::{
@@ -9,7 +9,7 @@ use nix::sys::{
 };
 use serde_json::json;
 
-use crate::commands::endpoint::connect;
+use crate::commands::{endpoint::connect, whereabouts::Control};
 
 /// Lines of the log.
 const LOG_LINES: &str = "2000";
@@ -50,8 +50,8 @@ pub(super) fn version() -> String {
 }
 
 /// The process that listens at the control socket.
-pub(super) fn agent(control: &Path) -> anyhow::Result<u32> {
-    let stream = connect(control, "--control")?;
+pub(super) fn agent(control: &Control) -> anyhow::Result<u32> {
+    let stream = connect(&control.at, &control.named)?;
     Ok(getsockopt(&stream, PeerCredentials)?.pid().try_into()?)
 }
 

@@ -24,10 +24,10 @@ use serde_json::Value;
 
 use super::{
     control, doctor,
-    endpoint::{ADMIN_VARIABLE, Endpoint},
     flows::get,
+    whereabouts::{AdminArg, ControlArg},
 };
-use crate::config::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_FILE};
+use crate::config::DEFAULT_FILE;
 
 /// The list of contents, which is the first file.
 const CONTENTS: &str = "CONTENTS.txt";
@@ -45,12 +45,10 @@ pub struct DebugBundleArgs {
     /// Policy file
     #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
     config: PathBuf,
-    /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-    #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
-    admin: Endpoint,
-    /// Control socket of the agent
-    #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
-    control: PathBuf,
+    #[command(flatten)]
+    admin: AdminArg,
+    #[command(flatten)]
+    control: ControlArg,
 }
 
 /// A file of the bundle.
@@ -98,15 +96,20 @@ pub fn run(args: &DebugBundleArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn gather(args: &DebugBundleArgs) -> Vec<Part> {
+    let admin = args.admin.find_by(&args.config);
     let asked = |name, path, says| Part {
         name,
         says,
-        text: get(&args.admin, path),
+        text: admin
+            .as_ref()
+            .map_err(again)
+            .and_then(|admin| get(admin, path)),
     };
+    let control = args.control.find_by(&args.config);
     let part = |name, says, text| Part { name, says, text };
-    let ask = |path| control::ask(&args.control, "GET", path, "").map(|v: Value| v.to_string());
+    let ask = |path| control::ask(&control, "GET", path, "").map(|v: Value| v.to_string());
     let config = Some(args.config.as_path()).filter(|file| file.exists());
-    let agent = host::agent(&args.control);
+    let agent = host::agent(&control);
     vec![
         part(
             "version.txt",

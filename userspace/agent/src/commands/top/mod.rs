@@ -6,7 +6,6 @@ mod view;
 
 use std::{
     io::{self, IsTerminal},
-    path::PathBuf,
     process::ExitCode,
     thread,
     time::{Duration, Instant},
@@ -15,12 +14,11 @@ use std::{
 use self::rates::{Rates, Row, Sample, Sort};
 pub(super) use self::view::time as time_taken;
 use super::{
-    endpoint::{ADMIN_VARIABLE, Endpoint},
     filter,
     flows::{get, no_agent},
     table,
+    whereabouts::{Admin, AdminArg, ControlArg},
 };
-use crate::config::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL};
 
 /// Arguments of `top`.
 #[derive(Debug, clap::Args)]
@@ -41,12 +39,10 @@ pub struct TopArgs {
     /// Print the lines of one interval as JSON, and end
     #[arg(long)]
     json: bool,
-    /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
-    #[arg(long, value_name = "SOCKET | ADDR:PORT", env = ADMIN_VARIABLE, hide_env_values = true, default_value = DEFAULT_ADMIN_SOCKET)]
-    admin: Endpoint,
-    /// Control socket of the agent, for marks
-    #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
-    control: PathBuf,
+    #[command(flatten)]
+    admin: AdminArg,
+    #[command(flatten)]
+    control: ControlArg,
 }
 
 impl TopArgs {
@@ -69,16 +65,17 @@ fn interval(text: &str) -> Result<f64, String> {
 /// Nobody answers, or there is no terminal.
 pub fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
     let mut rates = Rates::default();
-    rates.add(look(&args.admin)?);
+    let admin = args.admin.find()?;
+    rates.add(look(&admin)?);
     if !args.once && !args.json {
         anyhow::ensure!(
             io::stdout().is_terminal() && io::stdin().is_terminal(),
             "there is no terminal to draw on: --once prints a table, --json JSON"
         );
-        return screen::run(args, rates);
+        return screen::run(args, admin, rates);
     }
     thread::sleep(args.every());
-    rates.add(look(&args.admin)?);
+    rates.add(look(&admin)?);
     let rows = chosen(&rates, &args.filter, args.sort);
     match args.json {
         true => println!("{}", serde_json::to_string(&rows)?),
@@ -87,7 +84,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn look(admin: &Endpoint) -> anyhow::Result<Sample> {
+fn look(admin: &Admin) -> anyhow::Result<Sample> {
     let text = get(admin, "/statements/top?latencies")?;
     Sample::parse(&text, Instant::now()).map_err(|_| no_agent(admin))
 }

@@ -17,7 +17,10 @@ use super::{
     rates::{Asked, Rates, Row, Sort, WINDOW},
     view::{HEADINGS, NUMBERS, cells, rate, safe, time},
 };
-use crate::commands::control::ask;
+use crate::commands::{
+    control::ask,
+    whereabouts::{Admin, Control},
+};
 
 /// How long a mark lasts that is set here, unless the user takes it back before.
 const MARK_FOR: &str = "10m";
@@ -52,6 +55,8 @@ enum Mode {
 
 struct Screen<'a> {
     args: &'a TopArgs,
+    admin: Admin,
+    control: Control,
     rates: Rates,
     rows: Vec<Row>,
     /// The line that is chosen, by its statement: lines move.
@@ -66,9 +71,11 @@ struct Screen<'a> {
 }
 
 /// Draws until the user ends it.
-pub(super) fn run(args: &TopArgs, rates: Rates) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &TopArgs, admin: Admin, rates: Rates) -> anyhow::Result<ExitCode> {
     let mut screen = Screen {
         args,
+        admin,
+        control: args.control.find(),
         rates,
         rows: Vec::new(),
         chosen: None,
@@ -105,7 +112,7 @@ impl Screen<'_> {
         }
         self.next_look = Instant::now() + self.args.every();
         if !self.is_paused {
-            match look(&self.args.admin) {
+            match look(&self.admin) {
                 Ok(sample) => {
                     self.rates.add(sample);
                     self.update();
@@ -220,7 +227,7 @@ impl Screen<'_> {
     fn mark(&self, process: &str, action: &str) -> String {
         let target = format!("process={process}");
         let wanted = json!({ "target": target, "action": action, "for": MARK_FOR, "reset": false });
-        match ask(&self.args.control, "POST", "/marks", &wanted.to_string()) {
+        match ask(&self.control, "POST", "/marks", &wanted.to_string()) {
             Ok(answer) => {
                 let id = answer
                     .pointer("/mark/id")
@@ -269,7 +276,7 @@ impl Screen<'_> {
         let paused = if self.is_paused { ", paused" } else { "" };
         Line::from(format!(
             " underpass top at {}: {} op/s, {} errors/s, {} statements over {} s, by {:?}{paused}",
-            self.args.admin,
+            self.admin.at,
             rate(all),
             rate(errors),
             self.rows.len(),

@@ -1,6 +1,9 @@
 //! Schema and parser agree about each key.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Map, Value, json};
 
@@ -12,8 +15,8 @@ use super::{
 use crate::config::Config;
 
 /// A table of the file: where its schema is, and a file around it.
-struct Table {
-    name: String,
+pub(in crate::config) struct Table {
+    pub(in crate::config) name: String,
     schema: Value,
     /// Keys with which the table is accepted.
     base: Map<String, Value>,
@@ -26,7 +29,7 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 /// Every table that the schema has, at any depth.
-fn tables(schema: &Value) -> Vec<Table> {
+pub(in crate::config) fn tables(schema: &Value) -> Vec<Table> {
     let at = |place: &str| schema.pointer(place).unwrap().clone();
     let table = |name: &str, place: &str, base: Value, file: fn(&Value) -> Value| Table {
         name: name.to_owned(),
@@ -222,12 +225,12 @@ fn beside(table: &str, key: &str, value: &Value) -> Value {
 }
 
 impl Table {
-    fn keys(&self) -> &Map<String, Value> {
+    pub(in crate::config) fn keys(&self) -> &Map<String, Value> {
         self.schema["properties"].as_object().unwrap()
     }
 
     /// A file with one key of the table set, and what that needs.
-    fn with(&self, key: &str, value: &Value) -> Value {
+    pub(in crate::config) fn with(&self, key: &str, value: &Value) -> Value {
         let mut keys = self.base.clone();
         keys.extend(object(beside(&self.name, key, value)));
         keys.insert(key.to_owned(), value.clone());
@@ -236,15 +239,29 @@ impl Table {
     }
 }
 
+/// A file as text.
+pub(in crate::config) fn text_of(file: &Value) -> String {
+    let keys = file.as_object().unwrap().iter();
+    keys.map(|(key, value)| format!("{key} = {}\n", toml(value)))
+        .collect()
+}
+
 /// The parser's result for a file.
 fn parsed(file: &Value) -> Result<Config, String> {
-    let text: String = file
-        .as_object()
-        .unwrap()
-        .iter()
-        .map(|(key, value)| format!("{key} = {}\n", toml(value)))
-        .collect();
-    Config::parse(Path::new("u.toml"), &text).map_err(|e| e.to_string())
+    Config::parse(Path::new("u.toml"), &text_of(file)).map_err(|e| e.to_string())
+}
+
+/// Values that a key may have: examples, and those that can be listed.
+pub(in crate::config) fn values(property: &Value) -> Vec<Value> {
+    let list = |place: &str| property.pointer(place).and_then(Value::as_array);
+    let each = |place: &str| list(place).into_iter().flatten().cloned();
+    let named = each("/oneOf").filter_map(|one| one.get("const").cloned());
+    let listed = each("/items/enum").map(|value| json!([value]));
+    each("/examples")
+        .chain(each("/enum"))
+        .chain(named)
+        .chain(listed)
+        .collect()
 }
 
 /// Whether the schema accepts a file, and the parser; they have to agree.
@@ -402,30 +419,16 @@ fn every_value_and_every_example_is_accepted() {
             both.accept(&(table.file)(&Value::Object(keys)));
         }
         for (key, property) in table.keys() {
-            let examples = property.get("examples").and_then(Value::as_array);
-            let values = property.get("enum").and_then(Value::as_array);
-            let listed = property.pointer("/items/enum").and_then(Value::as_array);
-            let named = property.get("oneOf").and_then(Value::as_array);
-            let named = named
-                .into_iter()
-                .flatten()
-                .filter_map(|one| one.get("const"));
-            let values = values.into_iter().flatten().chain(named);
-            for value in examples.into_iter().flatten().chain(values) {
-                both.accept(&table.with(key, value));
-            }
-            for value in listed.into_iter().flatten() {
-                both.accept(&table.with(key, &json!([value])));
+            for value in values(property) {
+                both.accept(&table.with(key, &value));
             }
         }
     }
 }
 
-/// The files of `config/`, and what the documents show of files.
-#[test]
-fn the_files_of_the_documentation_are_accepted() {
+/// The files of `config/`, and what the documents show of files: each with its name.
+pub(in crate::config) fn documented() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let both = Both::new(&schema());
     let (mut pages, mut files) = (
         vec![root.join("README.md")],
         vec![root.join("config/underpass.toml")],
@@ -438,20 +441,12 @@ fn the_files_of_the_documentation_are_accepted() {
                 .filter(|path| path.is_file()),
         );
     }
-    let mut texts: Vec<(String, String)> = files
-        .iter()
-        .map(|path| {
-            (
-                path.display().to_string(),
-                fs::read_to_string(path).unwrap(),
-            )
-        })
-        .collect();
-    for path in pages
-        .iter()
-        .filter(|path| path.extension().is_some_and(|ext| ext == "md"))
-    {
-        let page = fs::read_to_string(path).unwrap();
+    let read = |path: &PathBuf| fs::read_to_string(path).unwrap();
+    let named = |path: &PathBuf| (path.display().to_string(), read(path));
+    let mut texts: Vec<_> = files.iter().map(named).collect();
+    pages.retain(|path| path.extension().is_some_and(|ext| ext == "md"));
+    for path in pages {
+        let page = read(&path);
         let shown = page
             .split("```toml\n")
             .skip(1)
@@ -464,7 +459,13 @@ fn the_files_of_the_documentation_are_accepted() {
         }
     }
     assert!(texts.len() > 30, "{}", texts.len());
-    for (name, text) in texts {
+    texts
+}
+
+#[test]
+fn the_files_of_the_documentation_are_accepted() {
+    let both = Both::new(&schema());
+    for (name, text) in documented() {
         let file: toml::Value = toml::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
         let file = serde_json::to_value(file).unwrap();
         if let Err(error) = both.schema.validate(&file) {

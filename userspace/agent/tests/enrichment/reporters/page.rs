@@ -17,6 +17,7 @@ use nix::{
 use serde_json::json;
 
 use super::*;
+use crate::common::operator::Operator;
 
 /// Gives whoever connects to the returned address the admin socket, as `ssh -L` does. Ends with the process.
 pub(super) fn forward(socket: PathBuf) -> SocketAddr {
@@ -180,6 +181,7 @@ fn a_browser_shows_what_is_asked_and_by_which_rules() {
             }
             thread::sleep(Duration::from_millis(50));
         };
+        Operator::of(host).mark(&["process=nobody", "bypass"]);
         let mut browser = Browser::open(folder.path(), &format!("http://{at}/"));
         let select = "SELECT v FROM shop.orders WHERE id = ?";
         for text in [
@@ -201,6 +203,7 @@ fn a_browser_shows_what_is_asked_and_by_which_rules() {
             ("Flows", &[process.as_str(), "127.0.0.1:", "tap"][..]),
             ("Rules", &["untouched 1"]),
             ("Denied", &["Nothing was refused in the agent"]),
+            ("Marks", &["process=nobody", "running and later"]),
             ("Backends", &["No rule has backends."]),
             ("Health", &["policy files that were refused"]),
             ("Statements", &[select]),
