@@ -9,8 +9,11 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{Release, run_command, tree};
-use crate::{paths, run::capture};
+use super::{release::Release, tree};
+use crate::{
+    paths,
+    run::{capture, run as run_command},
+};
 
 /// The maintainer's scripts of the agent's package.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
@@ -109,23 +112,6 @@ pub fn build(release: &Release, package: &Package, files: &Path, out: &Path) -> 
         .env("SOURCE_DATE_EPOCH", release.epoch.to_string());
     capture(&mut build)?;
     Ok(out.join(name))
-}
-
-impl Release {
-    fn compression(&self) -> &'static str {
-        match self.compressed {
-            true => "-Zxz",
-            false => "-Znone",
-        }
-    }
-
-    /// Returns how hard gzip(1) tries.
-    pub fn level(&self) -> &'static str {
-        match self.compressed {
-            true => "--best",
-            false => "--fast",
-        }
-    }
 }
 
 /// Packs the files beneath `files` into a tarball in `out`, and returns its path.

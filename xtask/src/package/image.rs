@@ -14,8 +14,11 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{Release, deb, program::readelf, run_command, tree};
-use crate::{paths, run::capture};
+use super::{deb, program::readelf, release::Release, tree};
+use crate::{
+    paths,
+    run::{capture, run as run_command},
+};
 
 /// The most bytes of an image's files. A node pulls it in a second.
 const MAX_BYTES: u64 = 40 << 20;
@@ -75,12 +78,16 @@ pub fn build(release: &Release, binary: &Path, work: &Path, out: &Path) -> Resul
         "layers": [layer.described(LAYER)],
     });
     let manifest = write(&manifest, work, &blobs)?;
-    let mut described = manifest.described(MANIFEST);
     let name = format!("docker.io/library/underpass:{}", release.version);
-    described["platform"] = json!({"architecture": release.arch, "os": "linux"});
-    described["annotations"] = json!({
-        "io.containerd.image.name": name,
-        "org.opencontainers.image.ref.name": release.version,
+    let described = json!({
+        "mediaType": MANIFEST,
+        "digest": manifest.name(),
+        "size": manifest.bytes,
+        "platform": {"architecture": release.arch, "os": "linux"},
+        "annotations": {
+            "io.containerd.image.name": name,
+            "org.opencontainers.image.ref.name": release.version,
+        },
     });
     let index = json!({"schemaVersion": 2, "manifests": [described]});
     fs::write(layout.join("index.json"), index.to_string())?;
@@ -200,8 +207,12 @@ fn config(release: &Release, diff: &str) -> Value {
 }
 
 impl Blob {
+    fn name(&self) -> String {
+        format!("sha256:{}", self.digest)
+    }
+
     fn described(&self, media_type: &str) -> Value {
-        json!({"mediaType": media_type, "digest": format!("sha256:{}", self.digest), "size": self.bytes})
+        json!({"mediaType": media_type, "digest": self.name(), "size": self.bytes})
     }
 }
 

@@ -1,6 +1,7 @@
 //! `package`: a Debian package of the agent, one with its debug information, a tarball with the same files, and a container
 //! image; for this processor, or for another that Debian has a compiler for.
 //!
+//! - `release`: what all of them share.
 //! - `program`: the binary, stripped, with its debug information beside it.
 //! - `tree`: the files where they are on a host, from `packaging/` and from what the binary says of itself.
 //! - `deb`: the packages around such a tree.
@@ -12,20 +13,23 @@
 mod deb;
 mod image;
 mod program;
+mod release;
 mod tree;
 
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::{Context, Result, ensure};
 
-use self::{deb::Package, program::Program};
+use self::{
+    deb::Package,
+    program::Program,
+    release::{Release, epoch, processor},
+};
 use crate::{
-    paths,
-    run::{capture, find_program, run as run_command},
+    run::find_program,
     setup::{self, Part},
 };
 
@@ -66,19 +70,6 @@ enum Kind {
     Packages,
     /// The container image
     Image,
-}
-
-/// Facts that all files of a run share.
-pub struct Release {
-    version: String,
-    /// The processor, by Rust's name.
-    processor: &'static str,
-    /// Debian's name of it, which is that of container images, too.
-    arch: &'static str,
-    /// The time that all files have, in seconds since the epoch.
-    epoch: u64,
-    /// Whether files are compressed.
-    compressed: bool,
 }
 
 /// The command.
@@ -149,75 +140,6 @@ fn packages(release: &Release, program: &Program, work: &Path, out: &Path) -> Re
     let agent = deb::build(release, &Package::agent(&depends), &files, out)?;
     let debug = deb::build(release, &Package::symbols(release), &symbols, out)?;
     Ok(vec![agent, debug, tarball])
-}
-
-/// Processors that packages are made for: Rust's name and Debian's.
-const PROCESSORS: [(&str, &str); 2] = [("x86_64", "amd64"), ("aarch64", "arm64")];
-
-fn processor(target: Option<&str>) -> Result<(&'static str, &'static str)> {
-    let wanted = match target {
-        None => std::env::consts::ARCH,
-        Some(target) => target
-            .strip_suffix("-unknown-linux-gnu")
-            .with_context(|| format!("expected PROCESSOR-unknown-linux-gnu, found {target}"))?,
-    };
-    let found = PROCESSORS.iter().find(|(name, _)| *name == wanted);
-    let found = found.copied();
-    found.with_context(|| format!("packages are made for x86_64 and aarch64, and this is {wanted}"))
-}
-
-impl Release {
-    /// Whether the packages are for another processor than this one.
-    fn is_cross(&self) -> bool {
-        self.processor != std::env::consts::ARCH
-    }
-
-    /// Returns Rust's name of the target.
-    fn target(&self) -> String {
-        format!("{}-unknown-linux-gnu", self.processor)
-    }
-
-    /// Returns Debian's name of the target.
-    fn triple(&self) -> String {
-        format!("{}-linux-gnu", self.processor)
-    }
-
-    /// Returns the name of one of binutils' tools for the target.
-    fn tool(&self, name: &str) -> String {
-        match self.is_cross() {
-            true => format!("{}-{name}", self.triple()),
-            false => name.to_owned(),
-        }
-    }
-
-    /// Makes a command of a program of the target, which is emulated if it is for another processor.
-    fn command(&self, program: &Path) -> Command {
-        if !self.is_cross() {
-            return Command::new(program);
-        }
-        let mut command = Command::new(format!("qemu-{}", self.processor));
-        command
-            .arg("-L")
-            .arg(format!("/usr/{}", self.triple()))
-            .arg(program);
-        command
-    }
-}
-
-/// The time of the last commit, unless the environment says otherwise.
-fn epoch() -> Result<u64> {
-    if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
-        return text
-            .parse()
-            .context("SOURCE_DATE_EPOCH: expected seconds since 1970");
-    }
-    let mut git = Command::new("git");
-    git.args(["log", "-1", "--format=%ct"])
-        .current_dir(paths::root());
-    let said = capture(&mut git).context(
-        "the files' time is that of the last commit: set SOURCE_DATE_EPOCH where there is none",
-    )?;
-    Ok(String::from_utf8(said)?.trim().parse()?)
 }
 
 fn remove(folder: &Path) -> Result<()> {

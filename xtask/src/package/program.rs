@@ -7,10 +7,10 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{Release, run_command};
+use super::release::Release;
 use crate::{
     paths,
-    run::{capture, cargo},
+    run::{capture, cargo, run as run_command},
 };
 
 /// Two to this power is the largest page, in bytes, that Linux has on arm64.

@@ -10,8 +10,8 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{Release, program::Program, run_command};
-use crate::paths;
+use super::{program::Program, release::Release};
+use crate::{paths, run::run as run_command};
 
 /// The mode of folders and programs.
 pub const OPEN: u32 = 0o755;

@@ -58,7 +58,7 @@ use proxy::paths::Splicing;
 pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
 pub use sources::Sources;
-use steps::pipelines::Pipelines;
+use steps::{otlp::MetricsPush, pipelines::Pipelines};
 pub use users::{GROUPS, USERS};
 
 use crate::{

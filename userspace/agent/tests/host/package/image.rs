@@ -138,7 +138,7 @@ fn an_image_has_all_that_the_agent_needs() {
     };
     assert!(run(&["--version"]).starts_with("underpass "));
     let doctor = run(&["doctor"]);
-    assert!(doctor.contains("intercept"), "{doctor}");
+    assert!(doctor.contains("connect hooks"), "{doctor}");
 
     let database = database(&sandbox);
     let cgroup = sandbox.cgroup.path();
