@@ -28,6 +28,8 @@ enum up_limit {
 	/* In a slot: no backend gets new connections. */
 	UP_NO_BACKEND = 255,
 	UP_RULE_WORDS = 16,
+	/* Rules of a policy that stand in shadow: a connect() may count each. */
+	UP_MAX_SHADOWS = 64,
 	/* One slot per rule and one, the last, for the default. */
 	UP_RULE_SLOTS = 1025,
 	/* A policy that runs and one that is being written. */
@@ -173,7 +175,9 @@ enum up_outcome {
 	UP_OUTCOME_REMEMBERED = 5,
 	/* Goes straight to a backend of the virtual address that was dialled. */
 	UP_OUTCOME_BALANCED = 6,
-	UP_OUTCOMES = 7,
+	/* The rule stands in shadow: it would have held, and a rule behind it decides. */
+	UP_OUTCOME_SHADOWED = 7,
+	UP_OUTCOMES = 8,
 };
 
 /* Why a flow took a safer path than its rule asked for. */
@@ -331,6 +335,8 @@ struct up_policy {
 	/* Rules that may hold for what this host opens, and for what others open. */
 	struct up_rule_set here;
 	struct up_rule_set elsewhere;
+	/* Rules that stand in shadow: they are counted, and decide nothing. */
+	struct up_rule_set shadows;
 	__u8 uses_uid;
 	__u8 uses_process;
 	__u8 uses_cgroup;
@@ -341,7 +347,8 @@ struct up_policy {
 	__u8 uses_source;
 	__u8 uses_netns;
 	__u8 uses_gid;
-	__u8 pad[7];
+	__u8 uses_shadows;
+	__u8 pad[6];
 };
 
 struct up_rule {
@@ -1089,7 +1096,7 @@ struct up_nudge_count {
 
 /* Per rule slot and CPU. */
 struct up_decisions {
-	__u64 by_outcome[7];
+	__u64 by_outcome[8];
 };
 
 _Static_assert(UP_RULE_WORDS * 64 == UP_MAX_RULES, "a bit for each rule");

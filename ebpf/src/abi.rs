@@ -23,6 +23,9 @@ pub const NO_BACKEND: u32 = 255;
 /// `UP_RULE_WORDS` of `enum up_limit` in abi.h.
 pub const RULE_WORDS: u32 = 16;
 
+/// `UP_MAX_SHADOWS` of `enum up_limit` in abi.h.
+pub const MAX_SHADOWS: u32 = 64;
+
 /// `UP_RULE_SLOTS` of `enum up_limit` in abi.h.
 pub const RULE_SLOTS: u32 = 1025;
 
@@ -239,8 +242,11 @@ pub const OUTCOME_REMEMBERED: u32 = 5;
 /// `UP_OUTCOME_BALANCED` of `enum up_outcome` in abi.h.
 pub const OUTCOME_BALANCED: u32 = 6;
 
+/// `UP_OUTCOME_SHADOWED` of `enum up_outcome` in abi.h.
+pub const OUTCOME_SHADOWED: u32 = 7;
+
 /// `UP_OUTCOMES` of `enum up_outcome` in abi.h.
-pub const OUTCOMES: u32 = 7;
+pub const OUTCOMES: u32 = 8;
 
 /// `UP_CAUSE_AGENT_AWAY` of `enum up_cause` in abi.h.
 pub const CAUSE_AGENT_AWAY: u32 = 0;
@@ -908,6 +914,8 @@ pub struct Policy {
     pub here: RuleSet,
     /// In C: `struct up_rule_set`.
     pub elsewhere: RuleSet,
+    /// In C: `struct up_rule_set`.
+    pub shadows: RuleSet,
     /// In C: `__u8`.
     pub uses_uid: u8,
     /// In C: `__u8`.
@@ -926,12 +934,14 @@ pub struct Policy {
     pub uses_netns: u8,
     /// In C: `__u8`.
     pub uses_gid: u8,
-    /// In C: `__u8[7]`.
-    pub pad: [u8; 7],
+    /// In C: `__u8`.
+    pub uses_shadows: u8,
+    /// In C: `__u8[6]`.
+    pub pad: [u8; 6],
 }
 
 const _: () = {
-    assert!(size_of::<Policy>() == 1168);
+    assert!(size_of::<Policy>() == 1296);
     assert!(offset_of!(Policy, any_uid) == 0);
     assert!(offset_of!(Policy, any_gid) == 128);
     assert!(offset_of!(Policy, any_process) == 256);
@@ -941,16 +951,18 @@ const _: () = {
     assert!(offset_of!(Policy, any_source) == 768);
     assert!(offset_of!(Policy, here) == 896);
     assert!(offset_of!(Policy, elsewhere) == 1024);
-    assert!(offset_of!(Policy, uses_uid) == 1152);
-    assert!(offset_of!(Policy, uses_process) == 1153);
-    assert!(offset_of!(Policy, uses_cgroup) == 1154);
-    assert!(offset_of!(Policy, default_action) == 1155);
-    assert!(offset_of!(Policy, default_fail) == 1156);
-    assert!(offset_of!(Policy, uses_backends) == 1157);
-    assert!(offset_of!(Policy, uses_source) == 1158);
-    assert!(offset_of!(Policy, uses_netns) == 1159);
-    assert!(offset_of!(Policy, uses_gid) == 1160);
-    assert!(offset_of!(Policy, pad) == 1161);
+    assert!(offset_of!(Policy, shadows) == 1152);
+    assert!(offset_of!(Policy, uses_uid) == 1280);
+    assert!(offset_of!(Policy, uses_process) == 1281);
+    assert!(offset_of!(Policy, uses_cgroup) == 1282);
+    assert!(offset_of!(Policy, default_action) == 1283);
+    assert!(offset_of!(Policy, default_fail) == 1284);
+    assert!(offset_of!(Policy, uses_backends) == 1285);
+    assert!(offset_of!(Policy, uses_source) == 1286);
+    assert!(offset_of!(Policy, uses_netns) == 1287);
+    assert!(offset_of!(Policy, uses_gid) == 1288);
+    assert!(offset_of!(Policy, uses_shadows) == 1289);
+    assert!(offset_of!(Policy, pad) == 1290);
 };
 
 /// `struct up_rule` in abi.h.
@@ -2011,12 +2023,12 @@ const _: () = {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decisions {
-    /// In C: `__u64[7]`.
-    pub by_outcome: [u64; 7],
+    /// In C: `__u64[8]`.
+    pub by_outcome: [u64; 8],
 }
 
 const _: () = {
-    assert!(size_of::<Decisions>() == 56);
+    assert!(size_of::<Decisions>() == 64);
     assert!(offset_of!(Decisions, by_outcome) == 0);
 };
 
@@ -2732,6 +2744,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("any_source", offset_of!(Policy, any_source)),
             ("here", offset_of!(Policy, here)),
             ("elsewhere", offset_of!(Policy, elsewhere)),
+            ("shadows", offset_of!(Policy, shadows)),
             ("uses_uid", offset_of!(Policy, uses_uid)),
             ("uses_process", offset_of!(Policy, uses_process)),
             ("uses_cgroup", offset_of!(Policy, uses_cgroup)),
@@ -2741,6 +2754,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("uses_source", offset_of!(Policy, uses_source)),
             ("uses_netns", offset_of!(Policy, uses_netns)),
             ("uses_gid", offset_of!(Policy, uses_gid)),
+            ("uses_shadows", offset_of!(Policy, uses_shadows)),
             ("pad", offset_of!(Policy, pad)),
         ],
     ),

@@ -6,7 +6,7 @@
  * for this flow; the sets are ANDed and the lowest bit wins. That is two trie look-ups
  * for the destination (its port, any port), one look-up each for uid, gid, process and namespace, one per
  * level of the cgroup tree, and UP_RULE_WORDS words of AND, whether there is one rule or
- * UP_MAX_RULES. A dimension that no rule names is skipped.
+ * UP_MAX_RULES. A dimension that no rule names is skipped. Rules in shadow are counted, and passed over.
  */
 #pragma once
 
@@ -241,6 +241,39 @@ VERIFIED_ONCE __u32 first_rule(const struct up_rule_set *of)
 	return UP_MAX_RULES;
 }
 
+static __always_inline void count_rule(__u32 generation, __u32 slot, __u32 outcome)
+{
+	__u32 index = generation * UP_RULE_SLOTS + slot;
+	struct up_decisions *n = bpf_map_lookup_elem(&decisions, &index);
+
+	if (n && outcome < UP_OUTCOMES)
+		n->by_outcome[outcome] += 1;
+}
+
+static __always_inline void count_outcome(const struct decision *d, __u32 outcome)
+{
+	count_rule(d->generation, d->slot, outcome);
+}
+
+/* Counts the rules in shadow that stand before the first one that decides, and takes them out. */
+VERIFIED_ONCE int pass_shadows(struct up_rule_set *left, const struct up_rule_set *shadows,
+			       __u32 generation)
+{
+	if (!left || !shadows)
+		return 0;
+	NO_UNROLL for (int n = 0; n < UP_MAX_SHADOWS; n++) {
+		__u32 first = first_rule(left);
+		__u32 word = first / 64;
+		__u64 bit = 1ull << (first & 63);
+
+		if (word >= UP_RULE_WORDS || !(shadows->words[word] & bit))
+			break;
+		count_rule(generation, first, UP_OUTCOME_SHADOWED);
+		left->words[word] &= ~bit;
+	}
+	return 0;
+}
+
 VERIFIED_ONCE int keep_only(struct up_rule_set *left, const struct up_rule_set *set)
 {
 	if (!left || !set)
@@ -276,6 +309,8 @@ static __always_inline __u32 first_match(__u32 generation, const struct up_polic
 		rules_of_cgroups(generation, &by_cgroup);
 		narrow(&left, &policy->any_cgroup, &by_cgroup);
 	}
+	if (policy->uses_shadows)
+		pass_shadows(&left, &policy->shadows, generation);
 	first = first_rule(&left);
 	*settler = UP_MAX_RULES;
 	if (policy->uses_backends && first < UP_MAX_RULES) {
@@ -375,13 +410,4 @@ static __noinline int decide(const struct up_agent_settings *s, const struct up_
 		return 1;
 	}
 	return obey(s, generation, settler, d);
-}
-
-static __always_inline void count_outcome(const struct decision *d, __u32 outcome)
-{
-	__u32 index = d->generation * UP_RULE_SLOTS + d->slot;
-	struct up_decisions *n = bpf_map_lookup_elem(&decisions, &index);
-
-	if (n && outcome < UP_OUTCOMES)
-		n->by_outcome[outcome] += 1;
 }

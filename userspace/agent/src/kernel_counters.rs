@@ -30,7 +30,7 @@ impl KernelCounters {
     fn empty() -> prometheus::Result<[IntCounterVec; 2]> {
         let by_rule = Opts::new(
             "underpass_connections_total",
-            "connect() calls, by deciding rule and outcome.",
+            "connect() calls, by deciding rule and outcome; those with outcome `shadowed` count for a rule that decides, too.",
         );
         let by_cause = Opts::new(
             "underpass_safer_path_total",

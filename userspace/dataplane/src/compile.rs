@@ -15,8 +15,8 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use policy::{
-    Action, Fail, MAX_BALANCED, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule, RuleName,
-    Sample, TapDepth, Target,
+    Action, Fail, MAX_BALANCED, MAX_RULES, MAX_SHADOWS, NetnsPattern, Policy, ProcessPattern, Rule,
+    RuleName, Sample, TapDepth, Target,
 };
 
 // The bounds that the policy crate names are those of the kernel's tables.
@@ -24,6 +24,7 @@ const _: () = {
     assert!(MAX_RULES == abi::MAX_RULES as usize);
     assert!(policy::MAX_BACKENDS == abi::MAX_BACKENDS as usize);
     assert!(MAX_BALANCED == abi::MAX_BALANCED as usize);
+    assert!(MAX_SHADOWS == abi::MAX_SHADOWS as usize);
     assert!(policy::MAX_CGROUPS == (abi::MAX_CGROUPS / abi::GENERATIONS) as usize);
     assert!(policy::MAX_PROCESS_NAME_BYTES == abi::COMM_BYTES as usize - 1);
 };
@@ -50,8 +51,13 @@ impl RuleSet {
 
     /// Whether one of the first `rules` is not in the set.
     pub(crate) fn misses_one_of(&self, rules: usize) -> bool {
+        self.members() < rules
+    }
+
+    /// How many rules are in the set.
+    pub(crate) fn members(&self) -> usize {
         let members: u32 = self.0.iter().map(|w| w.count_ones()).sum();
-        (members as usize) < rules
+        members as usize
     }
 
     /// The words as in `struct up_rule_set`.
@@ -124,6 +130,8 @@ pub struct Compiled {
     pub any_netns: RuleSet,
     /// Rules that say which backends stand behind an address.
     pub settles: RuleSet,
+    /// Rules that stand in shadow.
+    pub shadows: RuleSet,
     /// Rules that have backends.
     pub balanced: Vec<Balanced>,
     /// Rules without a `from`.
@@ -201,6 +209,7 @@ pub fn compile(
         any_cgroup: sets.any_cgroup,
         any_netns: sets.any_netns,
         settles: sets.settles,
+        shadows: sets.shadows,
         balanced: sets.balanced,
         any_source: sets.any_source,
         here: sets.here,
@@ -276,6 +285,7 @@ struct Sets {
     here: RuleSet,
     elsewhere: RuleSet,
     settles: RuleSet,
+    shadows: RuleSet,
     balanced: Vec<Balanced>,
     incoming_ports: BTreeSet<u16>,
 }
@@ -344,6 +354,7 @@ impl Sets {
             (&mut self.here, rule.is_of_here()),
             (&mut self.elsewhere, rule.is_of_elsewhere()),
             (&mut self.settles, rule.settles_backends()),
+            (&mut self.shadows, rule.is_shadow()),
         ] {
             if holds {
                 set.add(n);
@@ -376,6 +387,7 @@ impl Sets {
                 half(abi::MAX_NAMESPACES),
             ),
             ("rules with backends", self.balanced.len(), MAX_BALANCED),
+            ("rules in shadow", self.shadows.members(), MAX_SHADOWS),
             // The old policy's are there until the new one is in force.
             (
                 "ports in rules for clients on other hosts",

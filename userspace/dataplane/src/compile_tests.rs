@@ -75,7 +75,16 @@ fn kernel_holds(compiled: &Compiled, c: &Candidate) -> RuleSet {
     ] {
         narrow(&mut left, &any, &set);
     }
+    while let Some(shadow) = first(left).filter(|n| compiled.shadows.has(*n)) {
+        left.0[shadow / 64] &= !(1 << (shadow % 64));
+    }
     left
+}
+
+impl RuleSet {
+    fn has(&self, rule: usize) -> bool {
+        self.0[rule / 64] >> (rule % 64) & 1 == 1
+    }
 }
 
 fn first(of: RuleSet) -> Option<usize> {
@@ -180,7 +189,12 @@ fn rules() -> impl Strategy<Value = Rule> {
         vec(select(SOURCES.to_vec()), 0..2),
         // Of a rule that names a process nobody elsewhere hears.
         any::<bool>(),
-        select(vec![(false, false), (true, false), (false, true)]),
+        select(vec![
+            (false, false, false),
+            (true, false, false),
+            (false, true, false),
+            (false, false, true),
+        ]),
     )
         .prop_map(
             |(to, ids, processes, cgroups, containers, namespaces, from, plain, kind)| match plain {
@@ -209,7 +223,7 @@ fn rules() -> impl Strategy<Value = Rule> {
                 processes,
                 (cgroups, containers, namespaces),
                 from,
-                (is_mark, is_balanced),
+                (is_mark, is_balanced, is_shadow),
             )| {
                 Rule {
                     from: from.iter().map(|n| n.parse().unwrap()).collect(),
@@ -245,6 +259,7 @@ fn rules() -> impl Strategy<Value = Rule> {
                     sample: None,
                     holdout: None,
                     is_mark,
+                    shadow: is_shadow.then_some(Action::Deny),
                     protects: false,
                 }
             },
@@ -349,6 +364,7 @@ fn rule_to(n: usize) -> Rule {
         sample: None,
         holdout: None,
         is_mark: false,
+        shadow: None,
         protects: false,
     }
 }

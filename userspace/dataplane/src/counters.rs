@@ -44,6 +44,8 @@ labelled!(
         Remembered = OUTCOME_REMEMBERED => "remembered",
         /// Sent straight to a backend of the virtual address that was dialled.
         Balanced = OUTCOME_BALANCED => "balanced",
+        /// The rule stands in shadow and would have held; it is counted for the rule that decides, too.
+        Shadowed = OUTCOME_SHADOWED => "shadowed",
     }
 );
 

@@ -433,6 +433,7 @@ fn policy_abi(compiled: &Compiled) -> abi::Policy {
         any_source: compiled.any_source.to_abi(),
         here: compiled.here.to_abi(),
         elsewhere: compiled.elsewhere.to_abi(),
+        shadows: compiled.shadows.to_abi(),
         uses_uid: (!compiled.uids.is_empty()).into(),
         uses_gid: (!compiled.gids.is_empty()).into(),
         uses_process: (!compiled.processes.is_empty()).into(),
@@ -450,7 +451,8 @@ fn policy_abi(compiled: &Compiled) -> abi::Policy {
             .any_netns
             .misses_one_of(compiled.rules.len())
             .into(),
-        pad: [0; 7],
+        uses_shadows: (compiled.shadows.members() > 0).into(),
+        pad: [0; 6],
     }
 }
 

@@ -88,7 +88,11 @@ fn rules(
         vec(select(SOURCES.to_vec()), 0..2),
         // Of a rule that names a process nobody elsewhere hears.
         any::<bool>(),
-        select(vec![Action::Bypass, Action::Deny]),
+        select(vec![
+            (Action::Bypass, false),
+            (Action::Deny, false),
+            (Action::Deny, true),
+        ]),
     )
         .prop_map(
             |(to, ids, processes, cgroups, from, plain, action)| match plain {
@@ -104,32 +108,36 @@ fn rules(
             },
         )
         .prop_map(
-            |(to, (uids, gids), processes, (cgroups, namespaces), from, action)| Rule {
-                from: from.iter().map(|n| n.parse().unwrap()).collect(),
-                backends: Vec::new(),
-                name: RuleName::new("r"),
-                to,
-                uids,
-                gids,
-                processes: processes
-                    .iter()
-                    .map(|p| ProcessPattern::parse(p).unwrap())
-                    .collect(),
-                cgroups,
-                namespaces,
-                containers: ContainerConditions::default(),
-                session: SessionConditions::default(),
-                action,
-                fail: Fail::Open,
-                shortcut: Shortcut::Neither,
-                taps: None,
-                asks_copies: false,
-                when: None,
-                remember: None,
-                sample: None,
-                holdout: None,
-                is_mark: false,
-                protects: false,
+            |(to, (uids, gids), processes, (cgroups, namespaces), from, (action, is_shadow))| {
+                Rule {
+                    from: from.iter().map(|n| n.parse().unwrap()).collect(),
+                    backends: Vec::new(),
+                    name: RuleName::new("r"),
+                    to,
+                    uids,
+                    gids,
+                    processes: processes
+                        .iter()
+                        .map(|p| ProcessPattern::parse(p).unwrap())
+                        .collect(),
+                    cgroups,
+                    namespaces,
+                    containers: ContainerConditions::default(),
+                    session: SessionConditions::default(),
+                    action,
+                    fail: Fail::Open,
+                    shortcut: Shortcut::Neither,
+                    taps: None,
+                    asks_copies: false,
+                    when: None,
+                    remember: None,
+                    sample: None,
+                    holdout: None,
+                    is_mark: false,
+                    // Each third one that denies stands in shadow.
+                    shadow: is_shadow.then_some(Action::Deny),
+                    protects: false,
+                }
             },
         )
 }

@@ -60,7 +60,7 @@ impl Policy {
             return Some(needs(balances, NeedsBytes::Balances));
         }
         let from_here = self.rules.iter().skip(index);
-        for rule in from_here.filter(|rule| rule.shares_targets(asked)) {
+        for rule in from_here.filter(|rule| rule.shares_targets(asked) && !rule.is_shadow()) {
             if let Some(why) = rule.needs_bytes() {
                 return Some(needs(rule, why));
             }

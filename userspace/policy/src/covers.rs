@@ -129,7 +129,7 @@ impl Rule {
         self.is_session() && self.fail == Fail::Open && self.covers(denies)
     }
 
-    /// Whether this rule's conditions on a connection hold wherever `later`'s do.
+    /// Whether this rule decides, or asks for the session, wherever `later`'s conditions on a connection hold.
     pub(crate) fn covers(&self, later: &Rule) -> bool {
         fn each<A, B>(mine: &[A], theirs: &[B], covers: impl Fn(&A, &B) -> bool) -> bool {
             mine.is_empty()
@@ -142,6 +142,7 @@ impl Rule {
         let is_there = self.when.is_none() || self.when == later.when;
         reaches
             && is_there
+            && !self.is_shadow()
             && !containers
             && each(&self.from, &later.from, is_within)
             && each(&self.to, &later.to, Target::covers)

@@ -62,9 +62,9 @@ impl Policy {
         session: &Session,
     ) -> impl Iterator<Item = PossibleMatch> {
         let by_rule = self.rules.iter().enumerate().filter_map(|(index, rule)| {
-            let held = match rule.miss(c) {
-                Some(_) => Held::No,
-                None => rule.session.hold(session),
+            let held = match rule.may_decide(c) {
+                false => Held::No,
+                true => rule.session.hold(session),
             };
             let (action, is_certain) = match (held, rule.fail) {
                 (Held::Yes, _) => (rule.action, true),

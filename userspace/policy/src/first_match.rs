@@ -75,7 +75,7 @@ impl Policy {
     /// The rule that `c` meets as it connects, with the action that the kernel takes.
     pub fn first_match(&self, c: &Candidate) -> Match {
         let mut rules = self.rules.iter().enumerate();
-        match rules.find(|(_, r)| r.miss(c).is_none()) {
+        match rules.find(|(_, r)| r.may_decide(c)) {
             Some((index, rule)) => rule.as_match(index, rule.kernel_action()),
             None => self.default_match(c),
         }
@@ -85,7 +85,7 @@ impl Policy {
     /// first that holds and has any, unless a rule before it is certain to hold and has none.
     pub fn balances(&self, c: &Candidate) -> Option<&Rule> {
         let mut rules = self.rules.iter();
-        let settler = rules.find(|r| r.settles_backends() && r.miss(c).is_none());
+        let settler = rules.find(|r| r.settles_backends() && r.may_decide(c));
         settler.filter(|r| !r.backends.is_empty())
     }
 

@@ -75,6 +75,9 @@ pub use window::{Timestamp, Window, WindowSettings, WindowState};
 /// Rules in one policy; the width of a rule set in the kernel.
 pub const MAX_RULES: usize = 1024;
 
+/// Rules in shadow in one policy.
+pub const MAX_SHADOWS: usize = 64;
+
 /// Backends behind one rule's virtual addresses.
 pub const MAX_BACKENDS: usize = 128;
 

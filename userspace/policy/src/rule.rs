@@ -154,6 +154,9 @@ pub struct Rule {
     pub backends: Vec<SocketAddr>,
     /// Whether the rule protects: what passes it by is a hole, and nobody passes it by a choice of his own.
     pub protects: bool,
+    /// The action that the rule would take, if it stands in shadow: then it is counted, decides nothing, and its own action is
+    /// [`Action::Bypass`].
+    pub shadow: Option<Action>,
     /// Whether the rule is a mark. A mark never chooses backends: the file's rules do.
     pub is_mark: bool,
     /// The action on flows that meet the rule.
@@ -250,6 +253,16 @@ impl Rule {
         }
     }
 
+    /// Whether the rule stands in shadow: it never decides.
+    pub fn is_shadow(&self) -> bool {
+        self.shadow.is_some()
+    }
+
+    /// Whether the rule is the one that decides, unless one before it does, as far as is known at connect().
+    pub(crate) fn may_decide(&self, candidate: &Candidate) -> bool {
+        !self.is_shadow() && self.miss(candidate).is_none()
+    }
+
     /// Whether the rule has a condition on the session, so that only the agent can tell whether it holds.
     pub fn is_session(&self) -> bool {
         !self.session.is_empty()
@@ -285,7 +298,7 @@ impl Rule {
     /// there are none. A session rule without backends settles nothing, since it may not hold in the
     /// end; nor does a mark, which never chooses backends.
     pub fn settles_backends(&self) -> bool {
-        !self.backends.is_empty() || !(self.is_session() || self.is_mark)
+        !self.backends.is_empty() || !(self.is_session() || self.is_mark || self.is_shadow())
     }
 
     pub(crate) fn as_match(&self, index: usize, action: Action) -> Match {
@@ -305,7 +318,7 @@ impl Rule {
 
     /// Whether the rule may hold for connections that clients on other hosts open. A rule that names
     /// neither clients nor a destination holds for this host's own connections only; otherwise it would
-    /// hold for everybody who connects to this host.
+    /// hold for everybody who connects to this host. So does one in shadow.
     pub fn is_of_elsewhere(&self) -> bool {
         let names_either = !self.from.is_empty() || !self.to.is_empty();
         let names_process = !self.uids.is_empty()
@@ -313,7 +326,7 @@ impl Rule {
             || !self.processes.is_empty()
             || self.names_cgroups()
             || !self.namespaces.is_empty();
-        names_either && !names_process
+        names_either && !names_process && !self.is_shadow()
     }
 
     /// Whether the rule's `to` holds for an address, whoever dials it.

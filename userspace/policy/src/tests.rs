@@ -74,6 +74,7 @@ prop_compose! {
             sample: None,
             holdout: None,
             is_mark: false,
+            shadow: None,
             protects: false,
         }
     }
@@ -294,6 +295,7 @@ fn rule(name: &str, session: SessionConditions, action: Action) -> Rule {
         sample: None,
         holdout: None,
         is_mark: false,
+        shadow: None,
         protects: false,
     }
 }

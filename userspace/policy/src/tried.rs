@@ -17,6 +17,8 @@ pub enum Tried {
     Refuses(Vec<SessionKey>),
     /// Nobody will know these facts of the session, and its `fail` is `open`: it does not hold.
     Unknowable(Vec<SessionKey>),
+    /// The rule would hold, and stands in shadow: it is counted, and the next one is tried.
+    Shadow,
     /// Conditions of the rule do not hold, those with these keys.
     Misses(Vec<&'static str>),
     /// The rule would hold, and an earlier one decides.
@@ -29,7 +31,9 @@ impl Policy {
         let mut is_decided = false;
         let tried = self.rules.iter().map(|rule| {
             let tried = match rule.try_on(c, session) {
-                Tried::Decides | Tried::MayDecide(_) | Tried::Refuses(_) if is_decided => {
+                Tried::Decides | Tried::MayDecide(_) | Tried::Refuses(_) | Tried::Shadow
+                    if is_decided =>
+                {
                     Tried::Behind
                 }
                 tried => tried,
@@ -49,6 +53,7 @@ impl Rule {
         let unknowable = || self.session.unknowable(session).collect();
         match (self.session.hold(session), self.fail) {
             _ if !missed.is_empty() => Tried::Misses(missed),
+            _ if self.is_shadow() => Tried::Shadow,
             (Held::Open, _) => Tried::MayDecide(self.session.open(session).collect()),
             (Held::Unknowable, Fail::Closed) => Tried::Refuses(unknowable()),
             (Held::Unknowable, Fail::Open) => Tried::Unknowable(unknowable()),

@@ -114,7 +114,7 @@ fn explanation(policy: &Policy, candidate: &Candidate, session: &Session) -> Vec
         let (outcome, keys) = told(tried);
         json!({
             "rule": rule.name.as_str(),
-            "action": rule.action.as_str(),
+            "action": rule.shadow.unwrap_or(rule.action).as_str(),
             "path": path(rule),
             "is_mark": rule.is_mark,
             "outcome": outcome,
@@ -165,6 +165,7 @@ fn add_closed(rules: &mut Vec<Value>, in_force: &Policy, file: &Policy) {
 /// The path of a rule's flows, as far as the rule alone says.
 fn path(rule: &Rule) -> Option<&'static str> {
     match rule.action {
+        _ if rule.is_shadow() => None,
         Action::Enrich if rule.taps.is_some() => Some("tap"),
         Action::Enrich => Some("enrich"),
         Action::Bypass | Action::Observe => Some("untouched"),
@@ -180,6 +181,7 @@ fn told(tried: &Tried) -> (&'static str, Vec<&'static str>) {
         Tried::Refuses(keys) => ("refuses", names(keys)),
         Tried::Unknowable(keys) => ("unknowable", names(keys)),
         Tried::Misses(keys) => ("misses", keys.clone()),
+        Tried::Shadow => ("shadow", Vec::new()),
         Tried::Behind => ("behind", Vec::new()),
     }
 }

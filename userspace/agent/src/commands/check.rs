@@ -415,10 +415,14 @@ fn path_of(path: &RulePath, in_agent: bool) -> String {
     }
 }
 
+/// The key by which a rule that would hold is passed over.
+const SHADOW: &str = "mode";
+
 /// The first key of a rule that does not hold.
 fn missed(rule: &Rule, candidate: &Candidate, session: &Session) -> Option<&'static str> {
     match rule.miss(candidate) {
         Some(miss) => Some(miss.key()),
+        None if rule.is_shadow() => Some(SHADOW),
         None => rule.session.missed(session).next().map(SessionKey::key),
     }
 }
@@ -520,9 +524,10 @@ impl Explanation {
             text.push_str(&format!("  behind it: {}\n", backends.join(", ")));
         }
         for (rule, key) in &self.passed_over {
-            text.push_str(&format!(
-                "  passed over: {rule}, whose `{key}` does not hold\n"
-            ));
+            text.push_str(&match *key {
+                SHADOW => format!("  passed over: {rule}, which stands in shadow\n"),
+                key => format!("  passed over: {rule}, whose `{key}` does not hold\n"),
+            });
         }
         text
     }

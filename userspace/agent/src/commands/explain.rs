@@ -205,6 +205,7 @@ fn row(rule: &Value) -> Vec<String> {
         "unknowable" => format!("does not hold: nobody will know {keys}, and its `fail` is open"),
         "misses" => format!("does not hold: {keys}"),
         "otherwise" => "decides otherwise".to_owned(),
+        "shadow" => "would hold, and only counts: it stands in shadow".to_owned(),
         "closed" => format!("not there now: {}", shown(rule, "window")),
         _ => "not reached: an earlier rule decides".to_owned(),
     };

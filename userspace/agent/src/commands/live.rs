@@ -106,6 +106,10 @@ fn joined(policy: &Policy, mut counts: BTreeMap<String, Counts>, now: Timestamp)
         let window = rule.when.as_ref().map(|when| (when, when.state(now)));
         let closed = window.filter(|(_, state)| !state.is_open);
         let closed = closed.map(|(when, state)| format!("{state} ({when})"));
+        let shadow = || {
+            rule.is_shadow()
+                .then(|| "in shadow: it counts, and does nothing".to_owned())
+        };
         let never = || {
             counts
                 .is_zero()
@@ -113,8 +117,8 @@ fn joined(policy: &Policy, mut counts: BTreeMap<String, Counts>, now: Timestamp)
         };
         Row {
             rule: name.to_owned(),
-            action: Some(rule.action.as_str()),
-            note: doubt.or(closed).or_else(never),
+            action: Some(rule.shadow.unwrap_or(rule.action).as_str()),
+            note: doubt.or(closed).or_else(shadow).or_else(never),
             counts,
         }
     });

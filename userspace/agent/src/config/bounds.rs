@@ -65,6 +65,9 @@ pub(super) const FAILS: [(&str, Fail); 2] = [
     (Fail::Closed.as_str(), Fail::Closed),
 ];
 
+/// Values of a rule's `mode`: whether it stands in shadow.
+pub(super) const RULE_MODES: [(&str, bool); 2] = [("enforce", false), ("shadow", true)];
+
 /// Values of `agent.splice`.
 pub(super) const SPLICES: [(&str, Splicing); 4] = [
     ("auto", Splicing::Auto),

@@ -22,17 +22,22 @@ impl RawConfig {
 impl RawRule {
     /// Leaves the conditions, and takes away what is done.
     fn only_counts(&mut self) {
-        let is_condition = |tls: &Spanned<toml::Value>| tls.get_ref().is_bool();
-        self.tls = self.tls.take().filter(is_condition);
         let is_bypass = self.action.get_ref() == Action::Bypass.as_str();
         only_observes(&mut self.action);
-        self.pipeline.clear();
+        self.do_nothing();
         if self.asks_for_session() && !is_bypass {
             // Nobody observes what is not known at connect(): copies tell it, and what follows.
             *self.action.get_mut() = Action::Enrich.as_str().to_owned();
             let counts = toml::Table::from_iter([("transform".to_owned(), "count".into())]);
             self.pipeline.push(Spanned::new(0..0, counts));
         }
+    }
+
+    /// Takes away everything but the conditions and the action.
+    pub(super) fn do_nothing(&mut self) {
+        let is_condition = |tls: &Spanned<toml::Value>| tls.get_ref().is_bool();
+        self.tls = self.tls.take().filter(is_condition);
+        self.pipeline.clear();
         self.fail = None;
         self.upstream_tls = None;
         self.backends.clear();

@@ -41,15 +41,18 @@ impl InForce {
 
     /// The policy in full, as TOML.
     pub fn in_full(&self) -> String {
+        self.by(&schema())
+    }
+
+    fn by(&self, schema: &Json) -> String {
         let mut whole = one(&self.sources);
         keep_what_began(&mut whole, one(&self.began));
-        let schema = schema();
         for name in ["agent", "log", "default", "health", "containers"] {
             whole
                 .entry(name)
                 .or_insert_with(|| Value::Table(Table::new()));
         }
-        fill_table(&mut whole, &schema);
+        fill_table(&mut whole, schema);
         fill_dependent(&mut whole, &self.config);
         mask(&mut whole);
         let note = match self.config.is_dry {

@@ -3,7 +3,7 @@
 //! `raw.rs` says what the file looks like, `parse.rs` what each value means, `admin.rs` those of the admin interface, `session.rs` that
 //! of the keys of session rules, `network.rs`, `backends.rs` and `remember.rs` those of `to`,
 //! `from`, `users.rs` those of `uid` and `gid`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
-//! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `holdout.rs` that of `holdout`, `otlp.rs` that of `[otlp]`, `containers.rs` those of
+//! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `holdout.rs` that of `holdout`, `otlp.rs` that of `[otlp]`, `shadow.rs` that of `mode`, `containers.rs` those of
 //! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `selector.rs` that of a mark's, `sources.rs` which files there are, `in_full.rs` how all of it is printed, `layout.rs` how a file is laid out, `error.rs` how an
 //! error names its place.
 
@@ -30,6 +30,7 @@ mod sample;
 mod schema;
 mod selector;
 mod session;
+mod shadow;
 mod shortcut;
 mod sources;
 mod tls;
@@ -173,6 +174,7 @@ impl Config {
         // It says what is wrong with the policy that is meant.
         Self::of(sources)?;
         let mut raw = sources.parse()?;
+        raw.put_into_shadow();
         raw.only_count();
         let config = parse::config(raw).map_err(|flaw| sources.error(flaw))?;
         Ok(Self {
@@ -186,7 +188,16 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn of(sources: &Sources) -> Result<Self, ConfigError> {
-        parse::config(sources.parse()?).map_err(|flaw| sources.error(flaw))
+        let raw = sources.parse()?;
+        let has_shadows = raw.has_shadows();
+        // Also of rules in shadow it says what is wrong with them as they are meant.
+        let config = parse::config(raw).map_err(|flaw| sources.error(flaw))?;
+        if !has_shadows {
+            return Ok(config);
+        }
+        let mut raw = sources.parse()?;
+        raw.put_into_shadow();
+        parse::config(raw).map_err(|flaw| sources.error(flaw))
     }
 
     /// Checks the text of a file; `path` is for messages.

@@ -24,7 +24,7 @@ use super::{
     error::Flaw,
     health, holdout, incoming, network, otlp, path, pipeline, protective,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
-    remember, sample, session, shortcut, tls, trigger, users,
+    remember, sample, session, shadow, shortcut, tls, trigger, users,
     value::{absolute, expected, one_of, socket_path, whole, within},
     xdp,
 };
@@ -260,6 +260,7 @@ pub(super) fn rule(
         });
     }
     let action = rule_action(&raw.action, &session)?;
+    shadow::check(&raw, &session)?;
     let is_session = session.named().next().is_some();
     *asks |= is_session;
     let from = raw.from.iter().map(network::client);
@@ -274,6 +275,7 @@ pub(super) fn rule(
         from: from.collect::<Result<_, _>>()?,
         backends: backends::of(&raw.backends, &to, action)?,
         is_mark: false,
+        shadow: raw.in_shadow,
         protects,
         to,
         uids: users::USERS.ids(&raw.uid)?,

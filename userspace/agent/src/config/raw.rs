@@ -282,6 +282,17 @@ pub(super) struct RawRule {
         extend("enum" = names(&FAILS), "default" = Fail::Open.as_str())
     )]
     pub fail: Option<Spanned<String>>,
+    /// `enforce`: the rule decides. `shadow`: it matches and counts (`underpass_connections_total`, outcome `shadowed`), nothing is
+    /// done, and the rules behind it are asked. Only for connections that this host opens, and without a condition on the session.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = names(&bounds::RULE_MODES), "default" = "enforce")
+    )]
+    pub mode: Option<Spanned<String>>,
+    /// The action of a rule that [`stands in shadow`](RawConfig::put_into_shadow).
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub in_shadow: Option<Action>,
     /// Networks of clients on other hosts. Holds for connections that `[[incoming]]` or `[[xdp]]` brings.
     #[serde(default)]
     #[schemars(with = "Vec<String>", extend("title" = "list of networks", "examples" = [["10.1.0.0/16", "fd00::/8"]]))]
@@ -639,6 +650,8 @@ impl RawRule {
             backends: Vec::new(),
             action: spanned(action.to_owned()),
             fail: None,
+            mode: None,
+            in_shadow: None,
             path: None,
             shortcut: None,
             remember: None,

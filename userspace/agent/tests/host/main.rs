@@ -30,5 +30,6 @@ mod neighbours;
 mod package;
 mod quotas;
 mod service_manager;
+mod shadow;
 mod topologies;
 mod windows;

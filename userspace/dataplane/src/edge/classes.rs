@@ -70,6 +70,7 @@ pub(crate) struct Classes {
 /// Whether `rule` speaks of connections from elsewhere, and can hold for one.
 pub(crate) fn is_of_the_edge(rule: &Rule) -> bool {
     let is_local = [
+        !rule.is_shadow(),
         rule.uids.is_empty(),
         rule.gids.is_empty(),
         rule.processes.is_empty(),

@@ -76,6 +76,7 @@ pub(crate) fn rules() -> impl Strategy<Value = Rule> {
             sample: None,
             holdout: None,
             is_mark: false,
+            shadow: None,
             protects: false,
         })
 }
@@ -187,6 +188,7 @@ fn template() -> Rule {
         sample: None,
         holdout: None,
         is_mark: false,
+        shadow: None,
         protects: false,
     }
 }

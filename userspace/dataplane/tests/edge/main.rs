@@ -118,6 +118,7 @@ pub(crate) fn rule(name: &str, from: &[&str], to: &[&str], action: Action) -> Ru
         sample: None,
         holdout: None,
         is_mark: false,
+        shadow: None,
         protects: false,
     }
 }

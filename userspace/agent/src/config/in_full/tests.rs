@@ -1,6 +1,6 @@
 //! Policies as they are printed: accepted, with the same meaning, and no default left to fill in.
 
-use std::path::Path;
+use std::{path::Path, sync::LazyLock};
 
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
@@ -15,8 +15,8 @@ fn in_force(text: &str) -> Result<InForce, String> {
 }
 
 /// Holds a policy against what is printed of it.
-fn assert_same(name: &str, policy: &InForce) {
-    let full = policy.in_full();
+fn assert_same(schema: &Json, name: &str, policy: &InForce) {
+    let full = policy.by(schema);
     let again = in_force(&full).unwrap_or_else(|e| panic!("{name}: {e}\n{full}"));
     // Tables that are kept by hash come in any order.
     let [was, is] = [policy, &again].map(|policy| {
@@ -30,17 +30,16 @@ fn assert_same(name: &str, policy: &InForce) {
         assert_eq!(was, is, "{name}:\n{full}");
     }
     assert_eq!(
-        again.in_full(),
+        again.by(schema),
         full,
         "{name}: no default is left to fill in"
     );
 }
 
 /// Files with one value each that a key may have, of each key of each table.
-fn generated() -> Vec<(String, Json)> {
-    let schema = schema();
+fn generated(schema: &Json) -> Vec<(String, Json)> {
     let mut files = Vec::new();
-    for table in tables(&schema) {
+    for table in tables(schema) {
         for (key, property) in table.keys() {
             for value in values(property) {
                 let name = format!("{}.{key} = {value}", table.name);
@@ -55,14 +54,14 @@ fn generated() -> Vec<(String, Json)> {
 #[test]
 fn every_policy_of_the_documentation_means_the_same_in_full() {
     for (name, text) in documented() {
-        assert_same(&name, &in_force(&text).unwrap());
+        assert_same(&SCHEMA, &name, &in_force(&text).unwrap());
     }
 }
 
 #[test]
 fn every_value_of_every_key_means_the_same_in_full() {
-    for (name, file) in generated() {
-        assert_same(&name, &in_force(&text_of(&file)).unwrap());
+    for (name, file) in generated(&SCHEMA) {
+        assert_same(&SCHEMA, &name, &in_force(&text_of(&file)).unwrap());
     }
 }
 
@@ -85,17 +84,19 @@ fn joined(files: &[Json]) -> Json {
     whole
 }
 
+static SCHEMA: LazyLock<Json> = LazyLock::new(schema);
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 50, ..Default::default() })]
 
     #[test]
     fn policies_of_many_rules_mean_the_same_in_full(
-        files in proptest::collection::vec(proptest::sample::select(generated()), 1..8)
+        files in proptest::collection::vec(proptest::sample::select(generated(&SCHEMA)), 1..8)
     ) {
         let files: Vec<Json> = files.into_iter().map(|(_, file)| file).collect();
         // Some exclude each other.
         if let Ok(policy) = in_force(&text_of(&joined(&files))) {
-            assert_same("joined", &policy);
+            assert_same(&SCHEMA, "joined", &policy);
         }
     }
 }
@@ -132,7 +133,7 @@ fn files_are_one_with_every_default() {
         "[default]\naction = \"bypass\"\nfail = \"open\"\n",
         "timeout = \"2000ms\"\n",
         "syn_burst = 9\nsyn_rate = 9\n",
-        "[[rule]]\nname = \"a\"\naction = \"enrich\"\nfail = \"open\"\nholdout = \"1%\"\npath = \"auto\"\n",
+        "[[rule]]\nname = \"a\"\naction = \"enrich\"\nfail = \"open\"\nholdout = \"1%\"\nmode = \"enforce\"\npath = \"auto\"\n",
         "pipeline = [\n    { transform = \"stats\" },\n    { transform = \"debug\", bytes = 256, ",
         "kms = \"http://127.0.0.1:1/k?masked\", max_age = \"60m\"",
     ] {
