@@ -13,7 +13,7 @@ use nix::unistd::geteuid;
 
 use crate::{
     cassandra, programs, python,
-    run::{find_program, run as run_command},
+    run::{capture, find_program, run as run_command},
 };
 
 /// Options of `setup`.
@@ -37,6 +37,8 @@ pub enum Part {
     Drivers,
     /// Measure: peers, a browser, a profiler
     Bench,
+    /// Make packages for arm64 on another processor: a compiler, and an emulator that asks the program for its man pages
+    Package,
     /// Try other kernels: an emulator, and what a guest is made of
     Kernels,
 }
@@ -57,7 +59,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 31] = [
+const NEEDS: [Need; 34] = [
     Need {
         part: Part::Build,
         package: "clang-19",
@@ -196,6 +198,21 @@ const NEEDS: [Need; 31] = [
         is_met: || find_program("valgrind").is_some(),
     },
     Need {
+        part: Part::Package,
+        package: "gcc-aarch64-linux-gnu",
+        is_met: || find_program("aarch64-linux-gnu-gcc").is_some(),
+    },
+    Need {
+        part: Part::Package,
+        package: "libc6-dev-arm64-cross",
+        is_met: || Path::new("/usr/aarch64-linux-gnu/include/stdio.h").exists(),
+    },
+    Need {
+        part: Part::Package,
+        package: "qemu-user",
+        is_met: || find_program("qemu-aarch64").is_some(),
+    },
+    Need {
         part: Part::Kernels,
         package: "qemu-system-x86",
         is_met: || find_program("qemu-system-x86_64").is_some(),
@@ -224,6 +241,9 @@ const SERVERS: [&str; 4] = ["haproxy", "nginx", "prometheus", "redis-server"];
 pub fn run(args: &Args) -> Result<()> {
     let parts = args.only.map_or_else(|| ALL.to_vec(), |part| vec![part]);
     ensure(&parts)?;
+    if parts.contains(&Part::Package) {
+        ensure_target(ARM)?;
+    }
     if parts.contains(&Part::Python) {
         python::ensure()?;
     }
@@ -232,6 +252,24 @@ pub fn run(args: &Args) -> Result<()> {
     }
     eprintln!("setup: nothing is missing");
     Ok(())
+}
+
+/// The target that packages are made for on another processor.
+const ARM: &str = "aarch64-unknown-linux-gnu";
+
+/// Installs Rust's standard library for a target, where rustup keeps the toolchain.
+pub fn ensure_target(target: &str) -> Result<()> {
+    let rustc = |what: &str| {
+        let said = capture(Command::new("rustc").args(["--print", what, "--target", target]));
+        said.map(|said| String::from_utf8_lossy(&said).trim().to_owned())
+    };
+    if Path::new(&rustc("target-libdir")?).is_dir() {
+        return Ok(());
+    }
+    let mut add = Command::new("rustup");
+    run_command(add.args(["target", "add", target])).with_context(|| {
+        format!("Rust's library for {target} is missing: install it beside this toolchain")
+    })
 }
 
 /// Installs what these parts lack; says nothing when that is nothing.

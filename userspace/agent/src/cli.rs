@@ -43,7 +43,7 @@ pub enum Command {
         /// Policy file
         #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
         config: PathBuf,
-        /// Format of the log on standard error, whatever the file says
+        /// Format of the log, whatever the file says
         #[arg(long, value_name = "FORMAT", value_enum)]
         log_format: Option<LogFormat>,
         /// Match and count only: what a rule would not leave alone is observed, or read from copies where it names users,

@@ -299,6 +299,7 @@ impl Control {
         let before = self.triggers.clone();
         let ended = self.triggers.set(config.triggers.clone());
         let opened = config.pipelines.open(&self.shared.services);
+        let opened = opened.and_then(|()| self.push_metrics(&config));
         if let Err(error) = opened.and_then(|()| self.put_with_edge(&config, tls)) {
             self.triggers = before;
             self.restore_edge();
@@ -323,6 +324,7 @@ impl Control {
         }
         self.config.log_level = config.log_level;
         self.config.health = config.health;
+        self.config.metrics_push = config.metrics_push;
         self.config.policy = config.policy;
         self.config.triggers = config.triggers;
         self.config.xdp = config.xdp;
@@ -373,6 +375,16 @@ impl Control {
         if let Err(error) = pipelines.open_journals(&self.shared.services) {
             tracing::error!("cannot restore journals: {error:#}");
         }
+        if let Err(error) = self.push_metrics(&self.config) {
+            tracing::error!("cannot send metrics any more: {error:#}");
+        }
+    }
+
+    /// Has metrics sent as a file says.
+    fn push_metrics(&self, config: &Config) -> anyhow::Result<()> {
+        let collectors = &self.shared.services.collectors;
+        let pushed = collectors.push_metrics(config.metrics_push.as_ref());
+        pushed.map_err(|why| anyhow::anyhow!("[otlp]: {why}"))
     }
 
     /// Makes the agent take the virtual addresses of which a policy wants it to see connections.

@@ -1,18 +1,35 @@
-//! The agent's log, on standard error: its format, chosen at the start, and its level, which can change.
+//! The agent's log, on standard error or in systemd's journal: its format, chosen at the start, and its level, which can change.
 //!
 //! The level is `RUST_LOG`'s, if that is set, and the file's otherwise. `underpass log` changes it until the file says
 //! another, or the agent ends.
 
+mod journald;
+
 use std::{
-    fmt, io,
+    env, fmt, io,
+    path::Path,
     str::FromStr,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use tracing_subscriber::{EnvFilter, fmt::Subscriber};
+use nix::sys::stat::fstat;
+use prometheus::Registry;
+use tracing_subscriber::{
+    EnvFilter, fmt as lines, fmt::Subscriber, layer::SubscriberExt as _, reload,
+    util::SubscriberInitExt as _,
+};
+
+use journald::Journald;
 
 /// The formats by their names.
-pub const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+pub const FORMATS: [(&str, LogFormat); 3] = [
+    ("text", LogFormat::Text),
+    ("json", LogFormat::Json),
+    ("journald", LogFormat::Journald),
+];
+
+/// The variable by which systemd says that standard error is a stream of its journal.
+const JOURNAL_STREAM: &str = "JOURNAL_STREAM";
 
 /// The levels, from the one that says least.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -28,6 +45,8 @@ pub enum LogFormat {
     Text,
     /// One JSON object on each line, for collectors of logs.
     Json,
+    /// Records with fields and priorities in systemd's journal. Without a journal: text.
+    Journald,
 }
 
 impl LogFormat {
@@ -36,6 +55,18 @@ impl LogFormat {
         match self {
             Self::Text => "text",
             Self::Json => "json",
+            Self::Journald => "journald",
+        }
+    }
+
+    /// Returns the format for a process that was not told one: the journal's own where standard error would come to the
+    /// journal anyway.
+    pub fn usual() -> Self {
+        let stream = env::var(JOURNAL_STREAM).unwrap_or_default();
+        let stderr = fstat(io::stderr()).map(|found| (found.st_dev, found.st_ino));
+        match stderr {
+            Ok(stderr) if journald::is_stream(&stream, stderr) => Self::Journald,
+            _ => Self::Text,
         }
     }
 }
@@ -104,21 +135,34 @@ impl Log {
             Ok(filter) => (filter.to_string(), filter),
             Err(_) => (level.0.clone(), EnvFilter::new(&level.0)),
         };
-        let builder = Subscriber::builder()
-            .with_env_filter(filter)
-            .with_writer(io::stderr)
-            .with_ansi(io::IsTerminal::is_terminal(&io::stderr()));
+        let builder = |filter| {
+            Subscriber::builder()
+                .with_env_filter(filter)
+                .with_writer(io::stderr)
+                .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+        };
         let change: Box<dyn Fn(EnvFilter) -> anyhow::Result<()> + Send + Sync> = match format {
             LogFormat::Text => {
-                let builder = builder.with_filter_reloading();
+                let builder = builder(filter).with_filter_reloading();
                 let handle = builder.reload_handle();
                 builder.init();
                 Box::new(move |filter| Ok(handle.reload(filter)?))
             }
             LogFormat::Json => {
-                let builder = builder.json().flatten_event(true).with_filter_reloading();
+                let builder = builder(filter).json().flatten_event(true);
+                let builder = builder.with_filter_reloading();
                 let handle = builder.reload_handle();
                 builder.init();
+                Box::new(move |filter| Ok(handle.reload(filter)?))
+            }
+            LogFormat::Journald => {
+                let (filter, handle) = reload::Layer::new(filter);
+                let text = lines::layer().with_writer(io::stderr).with_ansi(false);
+                let journald = Journald::new(Path::new(journald::SOCKET), text);
+                tracing_subscriber::registry()
+                    .with(filter)
+                    .with(journald)
+                    .init();
                 Box::new(move |filter| Ok(handle.reload(filter)?))
             }
         };
@@ -127,6 +171,14 @@ impl Log {
             level: Mutex::new(shown),
             change,
         }))
+    }
+
+    /// Registers the log's metrics.
+    ///
+    /// # Errors
+    /// Two metrics of one name.
+    pub fn register(registry: &Registry) -> prometheus::Result<()> {
+        journald::register(registry)
     }
 
     /// The format of each line.

@@ -18,6 +18,12 @@ use crate::sys;
 /// The mount point that bpffs belongs at.
 pub const BPFFS: &str = "/sys/fs/bpf";
 
+/// Returns this host's name, or nothing if it has none.
+pub fn hostname() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
 /// The root of the cgroup2 hierarchy: not `/sys/fs/cgroup` on hosts that also mount v1.
 /// None when none is mounted.
 pub fn cgroup2_root() -> io::Result<Option<PathBuf>> {

@@ -1,7 +1,8 @@
 //! Steps of pipelines that need more than the bytes that pass: each is one folder here.
 //!
 //! - `reporter`: steps that are told what passes and tell others: `audit`, `count`, `debug`, `slowlog`, `stats`,
-//!   `trace`. `journal` is the file that two of them write.
+//!   `trace`. `journal` is the file that two of them write, `otlp` how three of them, and the
+//!   agent's metrics, come to a collector.
 //! - `effect`: steps that ask somebody outside: `cache`, `coalesce`, `fold`, `mirror`.
 //! - `lookup`: texts of prepared statements, asked on connections of the agent's own; `login`: its credentials, and `mirror`'s.
 //! - `protect`: the keys of the transform that encrypts columns.
@@ -37,6 +38,7 @@ mod latencies;
 mod login;
 pub mod lookup;
 pub mod mirror;
+pub mod otlp;
 mod pipeline_metrics;
 pub mod pipelines;
 pub mod protect;
@@ -63,5 +65,4 @@ pub use refusal::Refusal;
 use reporter::asks_for_data;
 pub use reporter::{Following, Reporter, Reporters};
 pub use services::Services;
-pub use trace::{Collectors, TraceMetrics};
 pub use whose::Whose;

@@ -2,7 +2,9 @@
 
 use serde::Deserialize;
 
-use super::{audit, count, debug, reporter::Reporter, slowlog, stats, trace};
+use super::{
+    audit, count, debug, otlp::CollectorSettings, reporter::Reporter, slowlog, stats, trace,
+};
 
 /// Declares [`ReporterSettings`] from the list.
 macro_rules! reporters {
@@ -41,4 +43,19 @@ reporters! {
     slowlog => Slowlog(SlowlogSettings),
     stats => Stats(StatsSettings),
     trace => Trace(TraceSettings),
+}
+
+impl ReporterSettings {
+    /// Names the collector of `[otlp]`, for steps that may send to it.
+    #[must_use]
+    pub fn with_collector(mut self, collector: Option<&CollectorSettings>) -> Self {
+        let of_step = match &mut self {
+            Self::Audit(settings) => &mut settings.collector,
+            Self::Slowlog(settings) => &mut settings.collector,
+            Self::Trace(settings) => &mut settings.collector,
+            Self::Count(_) | Self::Debug(_) | Self::Stats(_) => return self,
+        };
+        *of_step = collector.cloned();
+        self
+    }
 }

@@ -15,12 +15,12 @@ use crate::{
     journal::{JournalMetrics, Journals},
     lookup::Lookups,
     mirror::{MirrorMetrics, Mirrors},
+    otlp::{Collectors, OtlpMetrics},
     pipeline_metrics::PipelineMetrics,
     protect::{ProtectMetrics, Rings},
     statements::Statements,
     stats,
     tail::Tails,
-    trace::{Collectors, TraceMetrics},
 };
 
 /// The services that reporters and effects need of the agent. They outlive reporters and effects,
@@ -29,7 +29,7 @@ use crate::{
 pub struct Services {
     /// The journals of `audit` and `slowlog`.
     pub journals: Journals,
-    /// The collectors that get spans.
+    /// The collectors that get spans, log records and metrics.
     pub collectors: Collectors,
     /// The Redis servers of `cache`.
     pub caches: Caches,
@@ -72,7 +72,7 @@ impl Services {
             lookups: Lookups::new(prepared.clone(), pipelines.clone()),
             prepared,
             journals: Journals::new(JournalMetrics::register(registry)?),
-            collectors: Collectors::new(TraceMetrics::register(registry)?),
+            collectors: Collectors::new(OtlpMetrics::register(registry)?, registry.clone()),
             caches: Caches::new(CacheMetrics::register(registry)?),
             mirrors: Mirrors::new(MirrorMetrics::register(registry)?),
             coalesce: CoalesceMetrics::register(registry)?,

@@ -9,8 +9,11 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{Release, run_command, tree};
-use crate::{paths, run::capture};
+use super::{release::Release, tree};
+use crate::{
+    paths,
+    run::{capture, run as run_command},
+};
 
 /// The maintainer's scripts of the agent's package.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
@@ -111,23 +114,21 @@ pub fn build(release: &Release, package: &Package, files: &Path, out: &Path) -> 
     Ok(out.join(name))
 }
 
-impl Release {
-    fn compression(&self) -> &'static str {
-        match self.compressed {
-            true => "-Zxz",
-            false => "-Znone",
-        }
-    }
-}
-
 /// Packs the files beneath `files` into a tarball in `out`, and returns its path.
 pub fn tarball(release: &Release, files: &Path, out: &Path) -> Result<PathBuf> {
     let name = format!("underpass-{}-{}", release.version, release.arch);
     let packed = out.join(format!("{name}.tar.gz"));
-    let level = match release.compressed {
-        true => "gzip --no-name --best",
-        false => "gzip --no-name --fast",
-    };
+    let renames = format!("s,^\\.,{name},");
+    let mut tar = tar(release, files, &packed, &renames);
+    run_command(tar.arg(format!(
+        "--use-compress-program=gzip --no-name {}",
+        release.level()
+    )))?;
+    Ok(packed)
+}
+
+/// Makes the command that packs the files beneath a folder, by names that sed(1) changes.
+pub fn tar(release: &Release, files: &Path, to: &Path, renames: &str) -> Command {
     let mut tar = Command::new("tar");
     tar.args([
         "--create",
@@ -137,14 +138,12 @@ pub fn tarball(release: &Release, files: &Path, out: &Path) -> Result<PathBuf> {
         "--numeric-owner",
     ])
     .arg("--format=gnu")
-    .arg(format!("--use-compress-program={level}"))
     .arg(format!("--mtime=@{}", release.epoch))
-    .arg(format!("--transform=s,^\\.,{name},"))
+    .arg(format!("--transform={renames}"))
     .arg("--file")
-    .arg(&packed)
+    .arg(to)
     .arg("--directory")
     .arg(files)
     .arg(".");
-    run_command(&mut tar)?;
-    Ok(packed)
+    tar
 }

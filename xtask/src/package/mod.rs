@@ -1,14 +1,19 @@
-//! `package`: a Debian package of the agent, one with its debug information, and a tarball with the same files.
+//! `package`: a Debian package of the agent, one with its debug information, a tarball with the same files, and a container
+//! image; for this processor, or for another that Debian has a compiler for.
 //!
+//! - `release`: what all of them share.
 //! - `program`: the binary, stripped, with its debug information beside it.
 //! - `tree`: the files where they are on a host, from `packaging/` and from what the binary says of itself.
 //! - `deb`: the packages around such a tree.
+//! - `image`: the container image.
 //!
 //! `dpkg-deb` builds the packages, which every Debian has. cargo-deb would have to be compiled first: minutes of continuous
 //! integration, while man pages, completions and the split of debug information would still be made here.
 
 mod deb;
+mod image;
 mod program;
+mod release;
 mod tree;
 
 use std::{
@@ -18,10 +23,13 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use self::{deb::Package, program::Program};
+use self::{
+    deb::Package,
+    program::Program,
+    release::{Release, epoch, processor},
+};
 use crate::{
-    paths,
-    run::{capture, find_program, run as run_command},
+    run::find_program,
     setup::{self, Part},
 };
 
@@ -30,6 +38,7 @@ pub const HELP: &str = "Files:
   underpass_VERSION_ARCH.deb         the agent, its unit, /etc/underpass, man pages, completions
   underpass-dbgsym_VERSION_ARCH.deb  debug information, which gdb and perf find by themselves
   underpass-VERSION-ARCH.tar.gz      the same files as the first, for hosts without dpkg
+  underpass-VERSION-ARCH.oci.tar     a container image: `podman load --input`, `skopeo copy oci-archive:...`
 
 With SOURCE_DATE_EPOCH, or in a checkout whose last commit has a date, the same binary makes the same bytes.
 docs/operating.md says how to install, upgrade and remove them.";
@@ -40,6 +49,12 @@ pub struct Args {
     /// Folder for the files
     #[arg(long, value_name = "DIR", default_value = "target/package")]
     out: PathBuf,
+    /// Processor to build for, by Rust's name: `aarch64-unknown-linux-gnu` on x86-64
+    #[arg(long, value_name = "TRIPLE")]
+    target: Option<String>,
+    /// Make one kind of files alone
+    #[arg(long, value_name = "KIND")]
+    only: Option<Kind>,
     /// Package this binary instead of building one, without compression: for tests
     #[arg(long, value_name = "FILE", hide = true)]
     binary: Option<PathBuf>,
@@ -48,15 +63,13 @@ pub struct Args {
     version: String,
 }
 
-/// Facts that all files of a run share.
-pub struct Release {
-    version: String,
-    /// Debian's name of the processor's architecture.
-    arch: &'static str,
-    /// The time that all files have, in seconds since the epoch.
-    epoch: u64,
-    /// Whether files are compressed.
-    compressed: bool,
+/// A kind of files.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Kind {
+    /// Debian packages and the tarball
+    Packages,
+    /// The container image
+    Image,
 }
 
 /// The command.
@@ -65,9 +78,11 @@ pub fn run(args: &Args) -> Result<()> {
         find_program("dpkg-deb").is_some(),
         "dpkg-deb was not found: packages are made on Debian, or with its package `dpkg`"
     );
+    let (processor, arch) = processor(args.target.as_deref())?;
     let release = Release {
         version: args.version.clone(),
-        arch: arch()?,
+        processor,
+        arch,
         epoch: epoch()?,
         compressed: args.binary.is_none(),
     };
@@ -75,14 +90,18 @@ pub fn run(args: &Args) -> Result<()> {
         Some(binary) => binary.clone(),
         None => {
             setup::ensure(&[Part::Build])?;
-            program::build()?
+            if release.is_cross() {
+                setup::ensure(&[Part::Package])?;
+                setup::ensure_target(&release.target())?;
+            }
+            program::build(&release)?
         }
     };
     fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
     let out = fs::canonicalize(&args.out)?;
     let work = out.join("work");
     remove(&work)?;
-    let made = make(&release, &binary, &work, &out);
+    let made = make(&release, &binary, &work, &out, args.only);
     let removed = remove(&work);
     for file in made? {
         let size = fs::metadata(&file)?.len();
@@ -91,43 +110,36 @@ pub fn run(args: &Args) -> Result<()> {
     removed
 }
 
-fn make(release: &Release, binary: &Path, work: &Path, out: &Path) -> Result<Vec<PathBuf>> {
+fn make(
+    release: &Release,
+    binary: &Path,
+    work: &Path,
+    out: &Path,
+    only: Option<Kind>,
+) -> Result<Vec<PathBuf>> {
+    let program = Program::split(release, binary, work)?;
+    let mut made = Vec::new();
+    if only != Some(Kind::Image) {
+        made.extend(packages(release, &program, work, out)?);
+    }
+    if only != Some(Kind::Packages) {
+        made.push(image::build(release, &program.stripped, work, out)?);
+    }
+    Ok(made)
+}
+
+fn packages(release: &Release, program: &Program, work: &Path, out: &Path) -> Result<Vec<PathBuf>> {
     let (files, symbols) = (work.join("files"), work.join("symbols"));
-    let program = Program::split(binary, work, release.compressed)?;
-    tree::lay(&files, &program)?;
-    tree::lay_symbols(&symbols, &program)?;
+    tree::lay(release, &files, program)?;
+    tree::lay_symbols(&symbols, program)?;
     for tree in [&files, &symbols] {
         tree::settle(tree, release.epoch)?;
     }
     let tarball = deb::tarball(release, &files, out)?;
-    let depends = program.needs()?;
+    let depends = program.needs(release)?;
     let agent = deb::build(release, &Package::agent(&depends), &files, out)?;
     let debug = deb::build(release, &Package::symbols(release), &symbols, out)?;
     Ok(vec![agent, debug, tarball])
-}
-
-fn arch() -> Result<&'static str> {
-    match std::env::consts::ARCH {
-        "x86_64" => Ok("amd64"),
-        "aarch64" => Ok("arm64"),
-        other => anyhow::bail!("packages are made for x86-64 and arm64, and this is {other}"),
-    }
-}
-
-/// The time of the last commit, unless the environment says otherwise.
-fn epoch() -> Result<u64> {
-    if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
-        return text
-            .parse()
-            .context("SOURCE_DATE_EPOCH: expected seconds since 1970");
-    }
-    let mut git = std::process::Command::new("git");
-    git.args(["log", "-1", "--format=%ct"])
-        .current_dir(paths::root());
-    let said = capture(&mut git).context(
-        "the files' time is that of the last commit: set SOURCE_DATE_EPOCH where there is none",
-    )?;
-    Ok(String::from_utf8(said)?.trim().parse()?)
 }
 
 fn remove(folder: &Path) -> Result<()> {

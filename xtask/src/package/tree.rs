@@ -10,13 +10,13 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{program::Program, run_command};
-use crate::paths;
+use super::{program::Program, release::Release};
+use crate::{paths, run::run as run_command};
 
 /// The mode of folders and programs.
-const OPEN: u32 = 0o755;
+pub const OPEN: u32 = 0o755;
 /// The mode of files.
-const PLAIN: u32 = 0o644;
+pub const PLAIN: u32 = 0o644;
 
 /// Files that are copied: from the checkout, to the host.
 const COPIED: [(&str, &str); 11] = [
@@ -78,7 +78,7 @@ pub const CONFIGURATION: [&str; 2] = [
 ];
 
 /// Lays the agent's files beneath `tree`.
-pub fn lay(tree: &Path, program: &Program) -> Result<()> {
+pub fn lay(release: &Release, tree: &Path, program: &Program) -> Result<()> {
     install(&program.stripped, &tree.join("usr/bin/underpass"), OPEN)?;
     for (from, to) in COPIED {
         install(&paths::root().join(from), &tree.join(to), PLAIN)?;
@@ -91,7 +91,7 @@ pub fn lay(tree: &Path, program: &Program) -> Result<()> {
         }
     }
     let pages = tree.join("pages");
-    run_command(Command::new(&program.stripped).arg("pages").arg(&pages))?;
+    run_command(release.command(&program.stripped).arg("pages").arg(&pages))?;
     let man = tree.join("usr/share/man/man1");
     for page in files(&pages.join("man"))? {
         let name = page.file_name().context("a page without a name")?;
@@ -152,7 +152,8 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {
+/// Copies a file, and makes the folders above it.
+pub fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {
     let folder = to.parent().context("a file without a folder")?;
     let installed = fs::create_dir_all(folder)
         .and_then(|()| fs::copy(from, to))

@@ -4,7 +4,7 @@
 //! answer. The browser sends that name as `Host`; it is none of this host's. By `ssh -L` a browser may also come to the
 //! socket, where programs send whatever name they like: one without a dot is no web page's.
 
-use std::{fs, net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use axum::http::{HeaderMap, Uri, header};
 
@@ -25,7 +25,7 @@ pub(super) struct Names {
 impl Names {
     /// The names in the configuration, and this host's own.
     pub(super) fn new(configured: &[String], came: Came) -> Self {
-        let own = hostname().to_ascii_lowercase();
+        let own = dataplane::host::hostname().to_ascii_lowercase();
         let short = own.split('.').next().unwrap_or_default().to_owned();
         let own = [own, short].into_iter().filter(|name| !name.is_empty());
         let named = configured.iter().cloned().chain(own);
@@ -49,12 +49,6 @@ impl Names {
         let is_a_word = self.came == Came::BySocket && !name.contains('.');
         literal.parse::<IpAddr>().is_ok() || is_a_word || self.known.contains(&name)
     }
-}
-
-/// Returns this host's name, or nothing if it has none.
-pub(super) fn hostname() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim_end().to_owned()
 }
 
 fn without_port(host: &str) -> &str {

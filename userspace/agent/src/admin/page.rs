@@ -24,7 +24,7 @@ use tokio::{
 };
 use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
 
-use super::{Admin, aside, failed, left_alone, names};
+use super::{Admin, aside, failed, left_alone};
 use crate::commands::top::rates::{Rates, Row, Sample, Sort};
 
 const PAGE: &str = include_str!("page/page.html");
@@ -129,7 +129,7 @@ impl Live {
 
 /// Takes samples until nobody has looked for a while.
 async fn take(admin: Admin, sender: watch::Sender<Arc<str>>) {
-    let host = names::hostname();
+    let host = dataplane::host::hostname();
     let mut ticks = time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut rates, mut flows, mut unseen) = (Rates::default(), 0, 0);

@@ -32,6 +32,10 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let mut config = Config::load(&args.file)?;
     let tls = TlsRules::load(&config.tls)?;
     config.pipelines.read()?;
+    if let Some(push) = &config.metrics_push {
+        let read = push.to.read_certificates();
+        read.map_err(|why| anyhow::anyhow!("[otlp]: {why}"))?;
+    }
     let cgroup = find_containers(&mut config, args)?;
     config.warnings.append(&mut config.escapes);
     let keys = config.pipelines.read_keys();

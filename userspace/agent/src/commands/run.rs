@@ -74,7 +74,12 @@ pub fn run(file: &Path, format: Option<LogFormat>, dry: bool) -> anyhow::Result<
         true => Config::dry(&sources)?,
         false => Config::of(&sources)?,
     };
-    let log = Log::begin(format.unwrap_or(config.log_format), &config.log_level);
+    let log = Log::begin(
+        format
+            .or(config.log_format)
+            .unwrap_or_else(LogFormat::usual),
+        &config.log_level,
+    );
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }

@@ -3,7 +3,7 @@
 //! `raw.rs` says what the file looks like, `parse.rs` what each value means, `admin.rs` those of the admin interface, `session.rs` that
 //! of the keys of session rules, `network.rs`, `backends.rs` and `remember.rs` those of `to`,
 //! `from`, `users.rs` those of `uid` and `gid`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
-//! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `holdout.rs` that of `holdout`, `shadow.rs` that of `mode`, `containers.rs` those of
+//! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `holdout.rs` that of `holdout`, `otlp.rs` that of `[otlp]`, `shadow.rs` that of `mode`, `containers.rs` those of
 //! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `selector.rs` that of a mark's, `sources.rs` which files there are, `in_full.rs` how all of it is printed, `layout.rs` how a file is laid out, `error.rs` how an
 //! error names its place.
 
@@ -19,6 +19,7 @@ mod in_full;
 mod incoming;
 mod layout;
 mod network;
+mod otlp;
 mod parse;
 mod path;
 mod pipeline;
@@ -58,7 +59,7 @@ use proxy::paths::Splicing;
 pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
 pub use sources::Sources;
-use steps::pipelines::Pipelines;
+use steps::{otlp::MetricsPush, pipelines::Pipelines};
 pub use users::{GROUPS, USERS};
 
 use crate::{
@@ -100,10 +101,12 @@ pub struct Config {
     pub handshake_timeout: Duration,
     /// Connections that are forwarded at the edge at the same time.
     pub max_forwarded: u32,
-    /// The format of the log.
-    pub log_format: LogFormat,
+    /// The format of the log. None: that which suits standard error.
+    pub log_format: Option<LogFormat>,
     /// The level of the log.
     pub log_level: LogLevel,
+    /// How metrics are sent to a collector. None: they are not.
+    pub metrics_push: Option<MetricsPush>,
     /// Other network namespaces whose processes are served at the same time.
     pub max_namespaces: usize,
     /// Interfaces that are guarded.

@@ -22,17 +22,18 @@ use super::bounds::{
 use super::{
     Config, admin, backends, containers,
     error::Flaw,
-    health, holdout, incoming, network, path, pipeline, protective,
+    health, holdout, incoming, network, otlp, path, pipeline, protective,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
     remember, sample, session, shadow, shortcut, tls, trigger, users,
     value::{absolute, expected, one_of, socket_path, whole, within},
     xdp,
 };
-use crate::log::{FORMATS, LogFormat, LogLevel, NoLevel};
+use crate::log::{FORMATS, LogLevel, NoLevel};
 
 pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
-    let mut pipelines = pipeline::of(&raw.rule)?;
+    let (collector, metrics_push) = otlp::of(raw.otlp)?;
+    let mut pipelines = pipeline::of(&raw.rule, collector.as_ref())?;
     warnings.extend(pipeline::doubts(&pipelines));
     let holdouts = holdout::plan(&raw.rule);
     let plans = path::plan(&raw.rule, &pipelines)?;
@@ -116,13 +117,16 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             Some(n) => whole("agent.max_forwarded", &n, edge::MAX_CONNECTIONS as usize)? as u32,
             None => edge::DEFAULT_CONNECTIONS,
         },
-        log_format: raw.log.format.map_or(Ok(LogFormat::default()), |text| {
-            one_of("log.format", &text, &FORMATS)
-        })?,
+        log_format: raw
+            .log
+            .format
+            .map(|text| one_of("log.format", &text, &FORMATS))
+            .transpose()?,
         log_level: raw
             .log
             .level
             .map_or(Ok(LogLevel::default()), |text| level(&text))?,
+        metrics_push,
         max_namespaces: max_namespaces.map_or(Ok(MAX_NAMESPACES), |n| namespaces(&n))?,
         xdp,
         workers: match workers {

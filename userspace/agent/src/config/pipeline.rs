@@ -7,8 +7,8 @@ use flow::About;
 use policy::{Action, RuleName};
 use serde::de::DeserializeOwned;
 use steps::{
-    JournalSettings, Reporter, WhenFull, effect::Effect, effects, lookup, pipelines::Steps,
-    protect, reporters,
+    JournalSettings, Reporter, WhenFull, effect::Effect, effects, lookup, otlp::CollectorSettings,
+    pipelines::Steps, protect, reporters,
 };
 use toml::{Spanned, Table};
 
@@ -33,14 +33,18 @@ pub(super) fn name_of(step: &Spanned<Table>) -> Option<&str> {
 }
 
 /// Reads the pipelines of the rules that have one.
-pub(super) fn of(rules: &[Spanned<RawRule>]) -> Result<Vec<(RuleName, Steps)>, Flaw> {
+/// `collector`: that of `[otlp]`.
+pub(super) fn of(
+    rules: &[Spanned<RawRule>],
+    collector: Option<&CollectorSettings>,
+) -> Result<Vec<(RuleName, Steps)>, Flaw> {
     let rules = rules.iter().map(Spanned::get_ref);
     let rules = rules.filter(|rule| !rule.pipeline.is_empty());
     let mut journals = HashMap::new();
     rules
         .map(|rule| {
             let name = RuleName::new(rule.name.get_ref());
-            let steps = pipeline(rule)?;
+            let steps = pipeline(rule, collector)?;
             keeps_alike(rule, &steps, &mut journals)?;
             Ok((name, steps))
         })
@@ -49,22 +53,25 @@ pub(super) fn of(rules: &[Spanned<RawRule>]) -> Result<Vec<(RuleName, Steps)>, F
 
 /// Warnings of steps that do less than their name promises.
 pub(super) fn doubts(pipelines: &[(RuleName, Steps)]) -> Vec<String> {
-    let drops = |steps: &Steps| {
+    let doubt = |steps: &Steps| {
         let mut reporters = steps.report.iter().flat_map(|report| report.iter());
-        reporters.any(|reporter| {
-            let journal = reporter.journal();
-            reporter.name() == AUDIT
-                && journal.is_some_and(|journal| journal.when_full == WhenFull::Drop)
+        reporters.find_map(|reporter| match reporter.journal() {
+            _ if reporter.name() != AUDIT => None,
+            None => Some(
+                "`audit` without a `file` loses records that the collector does not take; with one, they are there, too",
+            ),
+            Some(journal) if journal.when_full == WhenFull::Drop => Some(
+                "`audit` with full = \"drop\" loses records for which there is no room; without `full`, their flows \
+                 wait instead",
+            ),
+            Some(_) => None,
         })
     };
-    let rules = pipelines.iter().filter(|(_, steps)| drops(steps));
-    let doubt = |(name, _): &(RuleName, Steps)| {
-        format!(
-            "rule {name}: `audit` with full = \"drop\" loses records for which there is no room; without `full`, \
-             their flows wait instead"
-        )
-    };
-    rules.map(doubt).collect()
+    let doubts = pipelines.iter().filter_map(|(name, steps)| {
+        let doubt = doubt(steps)?;
+        Some(format!("rule {name}: {doubt}"))
+    });
+    doubts.collect()
 }
 
 /// A journal that several steps name is one, and is kept in one way.
@@ -95,7 +102,7 @@ fn keeps_alike(
     Ok(())
 }
 
-fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
+fn pipeline(rule: &RawRule, collector: Option<&CollectorSettings>) -> Result<Steps, Flaw> {
     if rule.action.get_ref() != Action::Enrich.as_str() && rule.trigger.is_none() {
         let message = format!(
             "rule.action: expected `enrich` (or `observe` with a `trigger`) in a rule with a \
@@ -114,7 +121,7 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
     let (mut edit, mut report, mut keys) = (Vec::new(), Vec::new(), Vec::new());
     let mut effects: Vec<Arc<dyn Effect>> = Vec::new();
     for raw in &rule.pipeline {
-        match step(raw, rule.upstream_tls.is_some())? {
+        match step(raw, rule.upstream_tls.is_some(), collector)? {
             Step::Edits(step) => {
                 behind_all(&effects, &*step, raw)?;
                 before_merging(&effects, &*step, raw)?;
@@ -321,7 +328,11 @@ fn names() -> String {
 }
 
 /// Reads a step. `encrypts`: the rule encrypts what goes to its databases.
-fn step(raw: &Spanned<Table>, encrypts: bool) -> Result<Step, Flaw> {
+fn step(
+    raw: &Spanned<Table>,
+    encrypts: bool,
+    collector: Option<&CollectorSettings>,
+) -> Result<Step, Flaw> {
     let flaw = |message: String| Flaw::new(raw.span(), format!("rule.pipeline: {message}"));
     let table = raw.get_ref();
     let Some(name) = table.get(TRANSFORM) else {
@@ -350,7 +361,8 @@ fn step(raw: &Spanned<Table>, encrypts: bool) -> Result<Step, Flaw> {
         built.map(|(step, source)| Step::Protects(step, source))
     } else if is_one_of(reporters::NAMES) {
         let settings: reporters::ReporterSettings = settings(table).map_err(flaw)?;
-        settings.build().map(Step::Reports).map_err(flaw)
+        let built = settings.with_collector(collector).build();
+        built.map(Step::Reports).map_err(flaw)
     } else {
         let names = names();
         Err(flaw(format!(

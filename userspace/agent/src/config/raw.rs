@@ -15,6 +15,7 @@ use policy::{
     WindowSettings,
 };
 use serde::Deserialize;
+use steps::otlp::{MAX_SERVICE_BYTES, SERVICE};
 use toml::Spanned;
 
 use super::{
@@ -47,6 +48,7 @@ pub(super) struct RawConfig {
     pub agent: RawAgent,
     #[serde(default)]
     pub log: RawLog,
+    pub otlp: Option<RawOtlp>,
     #[serde(default)]
     #[schemars(with = "Vec<RawRule>", length(max = MAX_RULES))]
     pub rule: Vec<Spanned<RawRule>>,
@@ -205,15 +207,17 @@ pub(super) struct RawAgent {
     pub holdout: Option<Spanned<String>>,
 }
 
-/// The agent's log, on standard error. The format is read when the agent starts.
+/// The agent's log, on standard error or in systemd's journal. The format is read when the agent starts.
 #[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"format": "json", "level": "info,proxy=debug"}]))]
 pub(super) struct RawLog {
-    /// Form of each line: `text`, or `json`, an object. `underpass run --log-format` comes first.
+    /// Form of each line: `text`, or `json`, an object; or `journald`: records in systemd's journal, with fields. Without this
+    /// key: `journald` where standard error is a stream of the journal, as in a service, and `text` elsewhere. `underpass run
+    /// --log-format` comes first.
     #[schemars(
         with = "Option<String>",
-        extend("enum" = names(&log::FORMATS), "default" = LogFormat::Text.as_str())
+        extend("enum" = names(&log::FORMATS), "examples" = [LogFormat::Json.as_str()])
     )]
     pub format: Option<Spanned<String>>,
     /// Least severe level that is logged: `off`, `error`, `warn`, `info`, `debug` or `trace`; of parts of the program, another.
@@ -224,6 +228,33 @@ pub(super) struct RawLog {
         extend("default" = "info", "examples" = ["info,proxy=debug"])
     )]
     pub level: Option<Spanned<String>>,
+}
+
+/// Collector of OpenTelemetry's (OTLP over gRPC), which is sent the agent's metrics; steps with `otlp = true` send log records
+/// there, and `trace` spans, unless it names another.
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"endpoint": "http://127.0.0.1:4317", "metrics_interval": "15s"}]))]
+pub(super) struct RawOtlp {
+    /// Address of the collector: `http://HOST:PORT` or `https://HOST:PORT`.
+    #[schemars(with = "String", extend("title" = "URL"))]
+    pub endpoint: Spanned<String>,
+    /// TLS towards the collector, with the keys of `upstream_tls`. Needed with `https`, and only there.
+    pub tls: Option<tls::RawDialling>,
+    /// `service.name` of everything that is sent.
+    #[schemars(
+        with = "Option<String>",
+        length(min = 1, max = MAX_SERVICE_BYTES),
+        extend("default" = SERVICE)
+    )]
+    pub service: Option<Spanned<String>>,
+    /// Time between two messages with all metrics, cumulative since the start; `off`: none are sent.
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = "^(off|[0-9]+(ms|s|m))$"),
+        extend("title" = "`off`, or a duration from 1s to 60m", "default" = "1m")
+    )]
+    pub metrics_interval: Option<Spanned<String>>,
 }
 
 /// A rule. The first rule whose conditions all hold decides what happens to a connection. A condition that is left out
@@ -663,7 +694,7 @@ pub(super) fn parse(text: &str) -> Result<RawConfig, Flaw> {
 pub(super) fn parse_further(text: &str) -> Result<RawFurther, Flaw> {
     from_toml(text).map_err(|mut flaw| {
         let only = "files of conf.d have `[[rule]]`, `[[incoming]]` and `[[xdp]]`, all else is in the main file";
-        for table in ["agent", "log", "default", "health", "containers"] {
+        for table in ["agent", "log", "otlp", "default", "health", "containers"] {
             if flaw.message.starts_with(&format!("unknown field `{table}`")) {
                 flaw.message = format!("{table}: {only}");
             }

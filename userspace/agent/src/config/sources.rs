@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_further_file_has_no_table_that_there_is_once() {
-        for table in ["agent", "log", "default", "health", "containers"] {
+        for table in ["agent", "log", "otlp", "default", "health", "containers"] {
             let text = format!("\n[{table}]\n");
             let said = load(&[("main.toml", ""), ("conf.d/1.toml", &text)]).unwrap_err();
             assert!(

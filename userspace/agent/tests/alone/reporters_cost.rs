@@ -14,7 +14,8 @@ use policy::RuleName;
 use prometheus::Registry;
 use serde::Deserialize;
 use steps::{
-    Followed, Reporters, Services, pipelines::PipelineMetrics, reporters::ReporterSettings,
+    Followed, Reporters, Services, otlp::CollectorSettings, pipelines::PipelineMetrics,
+    reporters::ReporterSettings,
 };
 use telemetry::Metrics;
 
@@ -69,10 +70,10 @@ impl Sink for Followers {
 pub fn followed(steps: &[&str]) -> (Followers, Arc<Services>) {
     let build = |step: &&str| {
         let table: toml::Table = toml::from_str(step).unwrap();
-        ReporterSettings::deserialize(table)
-            .unwrap()
-            .build()
-            .unwrap()
+        let settings = ReporterSettings::deserialize(table).unwrap();
+        // Nobody listens there: most of what is told does not fit.
+        let nobody = CollectorSettings::read("http://127.0.0.1:1", None, None).unwrap();
+        settings.with_collector(Some(&nobody)).build().unwrap()
     };
     let reporters: Reporters = steps.iter().map(build).collect();
     let registry = Registry::new();
@@ -109,13 +110,13 @@ fn nothing_is_allocated_for_what_was_seen_before() {
         ..test_hooks::TestHooks::default()
     });
     let debug = "transform = \"debug\"\nfile = \"/dev/null\"";
-    // Nobody listens there: most of what is traced does not fit.
-    let trace = "transform = \"trace\"\nendpoint = \"http://127.0.0.1:1\"\nsample = ";
+    let trace = "transform = \"trace\"\nsample = ";
+    let audit = "transform = \"audit\"\notlp = true";
     let (some, all) = (
         format!("{trace}0.01"),
         format!("{trace}1\nservice = \"all\""),
     );
-    let (mut sink, services) = followed(&[stats, slowlog, &some, &all, count, debug]);
+    let (mut sink, services) = followed(&[stats, slowlog, &some, &all, audit, count, debug]);
     let mut decoder = FlowDecoder::new(Arc::default());
     decoder.wants_contexts(true);
     decoder.requests(0, &startup(4, &[]), &mut sink);

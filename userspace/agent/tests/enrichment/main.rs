@@ -20,6 +20,7 @@ mod fold;
 mod large_statements;
 mod lookups;
 mod mirror;
+mod otlp;
 mod overhead;
 mod pipelines;
 mod protect;

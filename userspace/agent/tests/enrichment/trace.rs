@@ -82,7 +82,7 @@ fn within(context: &str, request: Vec<u8>) -> Vec<u8> {
     with_payload(&[("traceparent", context)], request)
 }
 
-fn with_payload(payload: &[(&str, &str)], mut request: Vec<u8>) -> Vec<u8> {
+pub fn with_payload(payload: &[(&str, &str)], mut request: Vec<u8>) -> Vec<u8> {
     let mut entries = (payload.len() as u16).to_be_bytes().to_vec();
     for (key, value) in payload {
         entries.extend((key.len() as u16).to_be_bytes());
@@ -411,7 +411,12 @@ fn a_collector_that_is_not_there_yet_gets_what_has_waited() {
         let fails = "a collector takes no spans";
         host.agent.wait_for_log(fails).unwrap();
         asks(&mut c, 4, &select);
-        let unreachable = || host.metric("trace_exports_failed", "why=\"unreachable\"");
+        let unreachable = || {
+            host.metric(
+                "otlp_exports_failed",
+                "signal=\"spans\",why=\"unreachable\"",
+            )
+        };
         eventually("it is tried again", || unreachable() > 1);
         let collector = Collector::start(listen_at(host.sandbox, at), Says::Thanks);
         wait_for(&collector, 2);
@@ -536,7 +541,10 @@ fn a_batch_that_never_passes_is_given_up() {
         let mut c = begin(host, 4);
         asks(&mut c, 4, &query(4, 1, SELECT));
         eventually("it is given up", || counted(host, "lost") == 1);
-        assert_eq!(host.metric("trace_exports_failed", "why=\"refused\""), 5);
+        assert_eq!(
+            host.metric("otlp_exports_failed", "signal=\"spans\",why=\"refused\""),
+            5
+        );
         assert_eq!(said(host, "a collector takes no spans"), 1);
         c.ends();
     });

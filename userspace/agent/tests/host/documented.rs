@@ -82,6 +82,7 @@ fn metrics() {
     let remembered = agent::remembered::RememberedGauge::new(dataplane).unwrap();
     agent::admin::register(&registry).unwrap();
     agent::process_metrics::register(&registry).unwrap();
+    agent::log::Log::register(&registry).unwrap();
     let paths = proxy::paths::PathsAvailable::register(&registry).unwrap();
     paths.declare_for_docs();
     let namespaces = agent::namespaces::NamespacesGauge::new(None).unwrap();

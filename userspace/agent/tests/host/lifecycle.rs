@@ -123,23 +123,26 @@ fn a_stopped_agent_leaves_nothing() {
 fn detach_removes_what_a_killed_agent_left_and_refuses_while_one_runs() {
     let host = Host::new();
     let mut agent = host.agent("", &host.policy("enrich", "fail = \"closed\""));
-    let detach = |pins: &Path| {
-        Command::new(BINARY)
-            .arg("detach")
-            .arg("--pins")
-            .arg(pins)
-            .output()
-            .unwrap()
+    let detach = |option: &str, path: &Path| {
+        let mut detach = Command::new(BINARY);
+        detach.arg("detach").arg(option).arg(path).output().unwrap()
     };
-    let refused = detach(agent.pins());
+    let refused = detach("--pins", agent.pins());
     assert!(!refused.status.success());
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("another underpass holds"), "{said}");
     agent.kill().unwrap();
-    assert!(detach(agent.pins()).status.success());
+    // The policy file says where they are.
+    let detached = detach("--config", &agent.file());
+    let said = format!("hooks pinned at {} are gone", agent.pins().display());
+    let heard = String::from_utf8_lossy(&detached.stdout).into_owned();
+    assert!(
+        detached.status.success() && heard.contains(&said),
+        "{heard}"
+    );
     host.dial().unwrap();
     assert!(
-        detach(agent.pins()).status.success(),
+        detach("--pins", agent.pins()).status.success(),
         "nothing left to do is fine"
     );
 }

@@ -1,4 +1,5 @@
-//! `audit`: a record of who did what, as JSON lines.
+//! `audit`: a record of who did what, as JSON lines in a file ([`lines`]), or as log records for a collector
+//! ([`otlp`]).
 //!
 //! The flow's thread puts a record together from texts that are there already ([`record`]): the
 //! flow's identity, written once, and the statement, written once for each different one. The
@@ -8,34 +9,42 @@
 //! `statement = true` the text of a QUERY or PREPARE is shown, with the literals in it, unless
 //! there may be a password among them. Bound values are never shown.
 
+mod lines;
 mod record;
 mod selection;
 mod text;
 
 pub(crate) use text::may_be_shown;
 
-use std::{collections::VecDeque, fmt, path::PathBuf, sync::Arc};
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::{Arc, LazyLock},
+};
 
 use cql::{Completed, Details, Says};
-use export::Full;
-use record::{Outcome, Record};
+use lines::Lines;
 use selection::Selection;
 use serde::Deserialize;
 
 use super::{
     Following, Keeps, Nobody, Refusal, Reporter, Services, Whose,
-    at_hand::AtHand,
-    journal::{self, Journal, JournalSettings, Place, WhenFull},
+    journal::{self, JournalSettings, Place, WhenFull},
+    otlp::{self, CollectorSettings, Kind, Sends, Signal, Telling, Told},
 };
 
-/// Writes who did what, as JSON lines (`docs/audit.md`).
+/// Writes who did what, as JSON lines, or sends it to a collector (`docs/audit.md`). Needs `file` or `otlp`, or both.
 #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"file": "/var/log/underpass/audit.jsonl", "kinds": ["writes", "ddl"]}]))]
 pub struct AuditSettings {
     /// File that lines go to.
-    #[schemars(with = "String", extend("title" = "absolute path"))]
-    pub file: PathBuf,
+    #[schemars(with = "Option<String>", extend("title" = "absolute path", "examples" = ["/var/log/underpass/audit.jsonl"]))]
+    pub file: Option<PathBuf>,
+    /// `true`: each request is a log record for the collector of `[otlp]`, too. What does not fit is dropped and counted,
+    /// whatever `full` says of the file.
+    #[serde(default)]
+    pub otlp: bool,
     /// Size of the file, in bytes, beyond which it is moved to `FILE.1`.
     #[serde(default = "journal::max_bytes")]
     #[schemars(range(min = journal::LEAST_BYTES))]
@@ -80,6 +89,9 @@ pub struct AuditSettings {
     #[serde(default)]
     #[schemars(extend("examples" = [["monitoring"]]))]
     pub not_users: Vec<String>,
+    /// The collector of `[otlp]`.
+    #[serde(skip)]
+    pub(super) collector: Option<CollectorSettings>,
 }
 
 fn fsync() -> String {
@@ -95,7 +107,8 @@ fn full() -> WhenFull {
 const NAME: &str = "audit";
 
 struct Audit {
-    journal: Keeps,
+    journal: Option<Keeps>,
+    sends: Option<Sends>,
     selection: Arc<Selection>,
     shows_statements: bool,
 }
@@ -104,6 +117,7 @@ impl fmt::Debug for Audit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Audit")
             .field("journal", &self.journal)
+            .field("sends", &self.sends)
             .finish_non_exhaustive()
     }
 }
@@ -112,12 +126,22 @@ impl AuditSettings {
     pub(super) fn build(self) -> Result<Box<dyn Reporter>, String> {
         let fsync = journal::fsync(&self.fsync)?;
         let selection = Selection::new(&self)?;
-        let to = Place::file(self.file, self.max_bytes, self.keep, fsync)?;
+        if self.file.is_none() && !self.otlp {
+            return Err("expected one of `file`, `otlp = true`".to_owned());
+        }
+        let to = self
+            .file
+            .map(|path| Place::file(path, self.max_bytes, self.keep, fsync))
+            .transpose()?;
+        let collector = otlp::wanted(self.otlp, self.collector)?;
         Ok(Box::new(Audit {
-            journal: Keeps::new(JournalSettings {
-                to,
-                when_full: self.full,
+            journal: to.map(|to| {
+                Keeps::new(JournalSettings {
+                    to,
+                    when_full: self.full,
+                })
             }),
+            sends: collector.map(|to| Sends::new(Signal::Logs, to)),
             selection: Arc::new(selection),
             shows_statements: self.statement,
         }))
@@ -130,31 +154,43 @@ impl Reporter for Audit {
     }
 
     fn journal(&self) -> Option<&JournalSettings> {
-        Some(&self.journal.settings)
+        self.journal.as_ref().map(|journal| &journal.settings)
+    }
+
+    fn reads(&self) -> Result<(), String> {
+        self.sends.as_ref().map_or(Ok(()), Sends::reads)
     }
 
     fn open(&self, services: &Services) -> Result<(), String> {
-        self.journal.open(&services.journals, NAME, record::line)
+        if let Some(journal) = &self.journal {
+            journal.open(&services.journals, NAME, record::line)?;
+        }
+        let sends = self.sends.as_ref();
+        sends.map_or(Ok(()), |sends| sends.open(&services.collectors))
     }
 
     fn wants_texts(&self) -> bool {
         self.shows_statements
     }
 
+    fn wants_contexts(&self) -> bool {
+        self.sends.is_some()
+    }
+
     fn follow(&self, whose: &Arc<Whose>, _: &Arc<Services>) -> Box<dyn Following> {
-        let Some(journal) = self.journal.get() else {
+        let journal = self.journal.as_ref().and_then(Keeps::get);
+        let collector = self.sends.as_ref().and_then(Sends::get);
+        if journal.is_none() && collector.is_none() {
             return Box::new(Nobody);
-        };
+        }
+        // While the process is there.
+        LazyLock::force(&whose.cgroup);
         Box::new(FlowAudit {
-            who: text::who(whose, None),
-            knows: whose.knows(),
             whose: whose.clone(),
-            journal: journal.clone(),
+            lines: journal.map(|journal| Lines::new(whose, journal.clone())),
+            telling: collector.map(|collector| Telling::new(collector, Kind::Audit, whose)),
             selection: self.selection.clone(),
             shows_statements: self.shows_statements,
-            at_hand: AtHand::new(),
-            record: Vec::new(),
-            waiting: VecDeque::new(),
         })
     }
 }
@@ -162,29 +198,15 @@ impl Reporter for Audit {
 /// The audit of one flow.
 struct FlowAudit {
     whose: Arc<Whose>,
-    /// The number of facts of the flow that were known when `who` was written.
-    knows: usize,
-    who: String,
-    journal: Arc<Journal>,
+    lines: Option<Lines>,
+    telling: Option<Telling>,
     selection: Arc<Selection>,
     shows_statements: bool,
-    /// The statements, in JSON.
-    at_hand: AtHand<String>,
-    /// The buffer of a record, kept for reuse.
-    record: Vec<u8>,
-    /// Records for which there is no room. The flow is held meanwhile, so there are at most as many
-    /// as requests were under way.
-    waiting: VecDeque<Box<[u8]>>,
 }
 
 impl FlowAudit {
-    fn report(
-        &mut self,
-        completed: &Completed<'_>,
-        details: &Details,
-        outcome: Outcome,
-        by: Option<Refusal>,
-    ) {
+    fn report(&mut self, told: &Told<'_>) {
+        let (completed, details) = (told.completed, told.details);
         let tried = match details.asked.says.as_deref() {
             Some(Says::User(name)) if !details.answered.accepts => Some(&**name),
             _ => None,
@@ -194,92 +216,36 @@ impl FlowAudit {
         if !self.selection.takes(completed.statement, user) {
             return;
         }
-        if self.knows != self.whose.knows() {
-            self.knows = self.whose.knows();
-            self.who = text::who(&self.whose, None);
-        }
-        let mut record = std::mem::take(&mut self.record);
-        record.clear();
-        let parameters = details.asked.parameters.as_ref();
-        let tried = tried.map(|name| text::who(&self.whose, Some(name)));
         let shown = self.shown(details);
-        let fingerprint = details.asked.fingerprint.as_ref();
-        let what = self
-            .at_hand
-            .of(completed.statement, fingerprint, text::what);
-        Record {
-            outcome,
-            error: completed.error,
-            latency_ns: completed.latency_ns,
-            consistency: parameters.map(|p| p.consistency),
-            values: parameters.map(|p| p.values),
-            rows: details.answered.rows,
-            who: tried.as_ref().unwrap_or(&self.who),
-            what: what.map_or("", String::as_str),
-            statement: shown.as_deref().unwrap_or_default(),
-            by,
+        if let Some(lines) = &mut self.lines {
+            lines.report(&self.whose, told, tried, shown);
         }
-        .put(&mut record);
-        self.hand_over(&record);
-        self.record = record;
+        if let Some(telling) = &mut self.telling {
+            telling.log(told, tried, shown.unwrap_or_default());
+        }
     }
 
     /// Returns the statement's text, where it may be shown.
-    fn shown(&self, details: &Details) -> Option<String> {
+    fn shown<'d>(&self, details: &'d Details) -> Option<&'d str> {
         let text = details.asked.text().filter(|_| self.shows_statements)?;
-        may_be_shown(text).then(|| text::quoted(text))
-    }
-
-    fn hand_over(&mut self, record: &[u8]) {
-        let pushed = match self.waiting.is_empty() {
-            true => self.journal.push(record),
-            false => Err(Full::Now),
-        };
-        match pushed {
-            Ok(()) => {}
-            Err(Full::Now) if self.journal.holds() => {
-                if self.waiting.is_empty() {
-                    self.journal.count_held();
-                }
-                self.waiting.push_back(record.into());
-            }
-            Err(why) => self.journal.drops(why),
-        }
+        may_be_shown(text).then_some(text)
     }
 }
 
 impl Following for FlowAudit {
     fn completed(&mut self, completed: &Completed<'_>, details: &Details) {
-        let outcome = match completed.error {
-            Some(_) => Outcome::Error,
-            None => Outcome::Ok,
-        };
-        self.report(completed, details, outcome, None);
+        self.report(&Told::answered(completed, details));
     }
 
     fn refused(&mut self, by: Refusal, completed: &Completed<'_>, details: &Details) {
-        self.report(completed, details, Outcome::Refused, Some(by));
+        self.report(&Told::refused(by, completed, details));
     }
 
     fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
-        self.report(request, details, Outcome::Unanswered, None);
+        self.report(&Told::unanswered(request, details));
     }
 
     fn holds(&mut self) -> bool {
-        while let Some(record) = self.waiting.front() {
-            if self.journal.push(record).is_err() {
-                return true;
-            }
-            self.waiting.pop_front();
-        }
-        false
-    }
-}
-
-impl Drop for FlowAudit {
-    fn drop(&mut self) {
-        if self.holds() {
-            self.journal.take_over_left(self.waiting.drain(..));
-        }
+        self.lines.as_mut().is_some_and(Lines::holds)
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use cql::{Consistency, ErrorCode};
 
-use super::Refusal;
+use super::{Refusal, Told};
 use crate::fields::{Fields, put_text};
 
 /// The outcome of a request.
@@ -21,6 +21,17 @@ pub(super) enum Outcome {
     Refused = 2,
     /// The flow has ended before the answer, or is not read any more.
     Unanswered = 3,
+}
+
+impl Outcome {
+    pub(super) fn of(told: &Told<'_>) -> Self {
+        match (told.by, told.is_answered, told.completed.error) {
+            (Some(_), ..) => Self::Refused,
+            (None, false, _) => Self::Unanswered,
+            (None, true, Some(_)) => Self::Error,
+            (None, true, None) => Self::Ok,
+        }
+    }
 }
 
 /// A request and its answer.

@@ -17,6 +17,7 @@ use super::{
     Following, Keeps, Nobody, Reporter, Services, Whose, asks_for_data,
     journal::{self, Journal, JournalSettings, Place, WhenFull},
     latencies::{Latencies, halve},
+    otlp::{self, CollectorSettings, Kind, Sends, Signal, Telling, Told},
     tracing_id::uuid,
 };
 use crate::duration;
@@ -50,7 +51,7 @@ pub struct SlowlogSettings {
     /// The slowest statement of this many is slow, going by the latencies of late.
     #[schemars(range(min = 2, max = MOST_IN), extend("examples" = [1000]))]
     pub slowest_one_in: Option<u64>,
-    /// File that lines go to. Without this key: the agent's log.
+    /// File that lines go to. Without this key: the agent's log, unless there is `otlp`.
     #[schemars(with = "Option<String>", extend("title" = "absolute path", "examples" = ["/var/log/underpass/slow.jsonl"]))]
     pub file: Option<PathBuf>,
     /// Size of the file, in bytes, beyond which it is moved to `FILE.1`.
@@ -61,11 +62,18 @@ pub struct SlowlogSettings {
     #[serde(default = "journal::keep")]
     #[schemars(range(max = journal::MOST_KEPT), extend("x-beside" = "file"))]
     pub keep: u32,
+    /// `true`: slow statements are log records for the collector of `[otlp]`.
+    #[serde(default)]
+    pub otlp: bool,
+    /// The collector of `[otlp]`.
+    #[serde(skip)]
+    pub(super) collector: Option<CollectorSettings>,
 }
 
 #[derive(Debug)]
 struct Slowlog {
-    journal: Keeps,
+    journal: Option<Keeps>,
+    sends: Option<Sends>,
     slow: Arc<Slow>,
 }
 
@@ -113,14 +121,19 @@ impl SlowlogSettings {
         });
         // The file is never synced: a line that is lost with the host is not worth waiting for.
         let to = match self.file {
-            None => Place::Log,
-            Some(path) => Place::file(path, self.max_bytes, self.keep, Fsync::Never)?,
+            None if self.otlp => None,
+            None => Some(Place::Log),
+            Some(path) => Some(Place::file(path, self.max_bytes, self.keep, Fsync::Never)?),
         };
+        let collector = otlp::wanted(self.otlp, self.collector)?;
         Ok(Box::new(Slowlog {
-            journal: Keeps::new(JournalSettings {
-                to,
-                when_full: WhenFull::Drop,
+            journal: to.map(|to| {
+                Keeps::new(JournalSettings {
+                    to,
+                    when_full: WhenFull::Drop,
+                })
             }),
+            sends: collector.map(|to| Sends::new(Signal::Logs, to)),
             slow: Arc::new(Slow {
                 over_us: over_us.transpose()?,
                 slowest: slowest.transpose()?,
@@ -135,23 +148,38 @@ impl Reporter for Slowlog {
     }
 
     fn journal(&self) -> Option<&JournalSettings> {
-        Some(&self.journal.settings)
+        self.journal.as_ref().map(|journal| &journal.settings)
+    }
+
+    fn reads(&self) -> Result<(), String> {
+        self.sends.as_ref().map_or(Ok(()), Sends::reads)
     }
 
     fn open(&self, services: &Services) -> Result<(), String> {
-        self.journal.open(&services.journals, NAME, |record, to| {
-            to.extend_from_slice(record);
-            to.push(b'\n');
-        })
+        if let Some(journal) = &self.journal {
+            journal.open(&services.journals, NAME, |record, to| {
+                to.extend_from_slice(record);
+                to.push(b'\n');
+            })?;
+        }
+        let sends = self.sends.as_ref();
+        sends.map_or(Ok(()), |sends| sends.open(&services.collectors))
+    }
+
+    fn wants_contexts(&self) -> bool {
+        self.sends.is_some()
     }
 
     fn follow(&self, whose: &Arc<Whose>, _: &Arc<Services>) -> Box<dyn Following> {
-        let Some(journal) = self.journal.get() else {
+        let journal = self.journal.as_ref().and_then(Keeps::get);
+        let collector = self.sends.as_ref().and_then(Sends::get);
+        if journal.is_none() && collector.is_none() {
             return Box::new(Nobody);
-        };
+        }
         LazyLock::force(&whose.cgroup);
         Box::new(FlowSlowlog {
-            journal: journal.clone(),
+            journal: journal.cloned(),
+            telling: collector.map(|collector| Telling::new(collector, Kind::Slow, whose)),
             slow: self.slow.clone(),
             whose: whose.clone(),
         })
@@ -215,7 +243,8 @@ impl Slowest {
 }
 
 struct FlowSlowlog {
-    journal: Arc<Journal>,
+    journal: Option<Arc<Journal>>,
+    telling: Option<Telling>,
     slow: Arc<Slow>,
     whose: Arc<Whose>,
 }
@@ -226,11 +255,17 @@ impl Following for FlowSlowlog {
         if !asks_for_data(kind) && kind != StatementKind::Prepare {
             return;
         }
-        if self.slow.is(completed.latency_ns / 1_000) {
+        if !self.slow.is(completed.latency_ns / 1_000) {
+            return;
+        }
+        if let Some(journal) = &self.journal {
             let line = Line::new(&self.whose, completed, details).to_json();
-            if let Err(full) = self.journal.push(line.as_bytes()) {
-                self.journal.drops(full);
+            if let Err(full) = journal.push(line.as_bytes()) {
+                journal.drops(full);
             }
+        }
+        if let Some(telling) = &mut self.telling {
+            telling.log(&Told::answered(completed, details), None, "");
         }
     }
 }

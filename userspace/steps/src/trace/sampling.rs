@@ -7,6 +7,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use cql::TraceContext;
 
+use crate::otlp::Identity;
+
 /// The number of low bits of the trace's id by which the fraction is taken. They are random, as the
 /// standard's flag of that name says: a collector that samples further by them takes a part of what
 /// is there.
@@ -35,17 +37,6 @@ impl Fraction {
             least: least as u64,
         })
     }
-}
-
-/// A span's ids, and its parent's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub(super) trace_id: [u8; 16],
-    pub(super) span_id: [u8; 8],
-    /// The parent. None: the span begins a trace.
-    pub(super) parent_id: Option<[u8; 8]>,
-    /// OTLP's flags: those of the trace context, and what is known of the parent.
-    pub(super) flags: u32,
 }
 
 /// The sampling of one flow.

@@ -29,6 +29,7 @@ use crate::{
     containers::{ContainerMetrics, Watch},
     edge::{self, EdgeControl, EdgeMetrics, SharedEdge},
     kernel_counters::KernelCounters,
+    log::Log,
     observed::{ObservedCounters, SharedDataplane},
     process_metrics,
     remembered::RememberedGauge,
@@ -91,6 +92,7 @@ impl Early {
         let attached = SharedDataplane::default();
         let registry = Registry::new();
         process_metrics::register(&registry)?;
+        Log::register(&registry)?;
         registry.register(Box::new(KernelCounters::new(attached.clone())?))?;
         registry.register(Box::new(ObservedCounters::new(attached.clone())?))?;
         registry.register(Box::new(ShortcutCounters::new(attached.clone())?))?;
@@ -107,6 +109,10 @@ impl Early {
         let refused = admin::register(&registry)?;
         let services = Arc::new(Services::register(&registry, &metrics, &pipeline_metrics)?);
         config.pipelines.open(&services)?;
+        let pushed = services
+            .collectors
+            .push_metrics(config.metrics_push.as_ref());
+        pushed.map_err(|why| anyhow::anyhow!("[otlp]: {why}"))?;
         let tls = TlsRules::load(&config.tls)?;
         let available = PathsAvailable::register(&registry)?;
         let container_metrics = ContainerMetrics::register(&registry)?;

@@ -23,7 +23,7 @@ Key names with `_ms`, `_bytes` and the like say the unit of a number.
 ";
 
 /// Tables of the file, as a user writes them, with the place of their schemas.
-const TABLES: [(&str, &str); 12] = [
+const TABLES: [(&str, &str); 13] = [
     ("[agent]", "/properties/agent"),
     ("[[rule]]", "/properties/rule/items"),
     (
@@ -43,6 +43,7 @@ const TABLES: [(&str, &str); 12] = [
         "/properties/rule/items/properties/upstream_tls",
     ),
     ("[log]", "/properties/log"),
+    ("[otlp]", "/properties/otlp"),
     ("[default]", "/properties/default"),
     ("[[incoming]]", "/properties/incoming/items"),
     ("[health]", "/properties/health"),

@@ -58,6 +58,18 @@ pub(in crate::config) fn tables(schema: &Value) -> Vec<Table> {
             |t| json!({"health": t}),
         ),
         table(
+            "otlp",
+            "/properties/otlp",
+            json!({"endpoint": "http://127.0.0.1:4317"}),
+            |t| json!({"otlp": t}),
+        ),
+        table(
+            "otlp.tls",
+            "/properties/otlp/properties/tls",
+            json!({"ca": "/c"}),
+            |t| json!({"otlp": {"endpoint": "https://127.0.0.1:4317", "tls": t}}),
+        ),
+        table(
             "containers",
             "/properties/containers",
             json!({}),
@@ -123,7 +135,10 @@ pub(in crate::config) fn tables(schema: &Value) -> Vec<Table> {
 }
 
 fn with_step(step: &Value) -> Value {
-    json!({"rule": [{"name": "r", "action": "enrich", "fail": "closed", "pipeline": [step]}]})
+    json!({
+        "otlp": {"endpoint": "http://127.0.0.1:4317"},
+        "rule": [{"name": "r", "action": "enrich", "fail": "closed", "pipeline": [step]}]
+    })
 }
 
 /// Tables within a step.
@@ -181,15 +196,19 @@ fn beside(table: &str, key: &str, value: &Value) -> Value {
         ("rule", "trigger") => json!({"action": "observe"}),
         ("rule", "remember") => json!({"user": ["a"]}),
         ("xdp", "syn_burst") => json!({"syn_rate": 5}),
-        ("rule.upstream_tls" | "mirror.tls" | "trace.tls", "cert") => json!({"key": "/k"}),
-        ("rule.upstream_tls" | "mirror.tls" | "trace.tls", "key") => json!({"cert": "/c"}),
+        ("rule.upstream_tls" | "mirror.tls" | "trace.tls" | "otlp.tls", "cert") => {
+            json!({"key": "/k"})
+        }
+        ("rule.upstream_tls" | "mirror.tls" | "trace.tls" | "otlp.tls", "key") => {
+            json!({"cert": "/c"})
+        }
         ("cache" | "lookup" | "mirror", "username") => json!({"password_file": "/p"}),
         ("lookup" | "mirror", "password_file") => json!({"username": "u"}),
         ("mirror", "on_failure") => json!({"dual_write": true}),
         ("mirror", "show_values") => json!({"compare": true}),
         ("debug", "bytes") => json!({"values": true}),
         ("debug", "values") => json!({"bytes": null}),
-        ("trace", "tls") => json!({"endpoint": "https://127.0.0.1:4317"}),
+        ("trace" | "otlp", "tls") => json!({"endpoint": "https://127.0.0.1:4317"}),
         ("throttle", "rate") => json!({"burst": 1000}),
         ("protect", "refresh") => {
             json!({"keys": null, "kms": "http://127.0.0.1:1/", "max_age": "10080m"})

@@ -9,11 +9,24 @@ use std::{
 };
 
 use opentelemetry_proto::tonic::{
-    collector::trace::v1::{
-        ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
-        trace_service_server::{TraceService, TraceServiceServer},
+    collector::{
+        logs::v1::{
+            ExportLogsPartialSuccess, ExportLogsServiceRequest, ExportLogsServiceResponse,
+            logs_service_server::{LogsService, LogsServiceServer},
+        },
+        metrics::v1::{
+            ExportMetricsPartialSuccess, ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+            metrics_service_server::{MetricsService, MetricsServiceServer},
+        },
+        trace::v1::{
+            ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
+            trace_service_server::{TraceService, TraceServiceServer},
+        },
     },
-    common::v1::{KeyValue, any_value::Value},
+    common::v1::{InstrumentationScope, KeyValue, any_value::Value},
+    logs::v1::LogRecord,
+    metrics::v1::Metric,
+    resource::v1::Resource,
     trace::v1::Span,
 };
 use rustls::ServerConfig;
@@ -34,7 +47,7 @@ use tonic::{
 #[derive(Clone, Copy)]
 pub enum Says {
     Thanks,
-    /// One span of each batch is rejected.
+    /// One span, log record or point of each message is rejected.
     NotThatOne,
     /// Each batch is refused.
     No,
@@ -54,8 +67,14 @@ struct Keeps {
     spans: Vec<Span>,
     /// `service.name` of each.
     services: Vec<String>,
+    logs: Vec<LogRecord>,
+    /// The metrics of each message.
+    metrics: Vec<Vec<Metric>>,
+    /// The latest sender.
+    resource: Resource,
 }
 
+#[derive(Clone)]
 struct Service {
     keeps: Arc<Mutex<Keeps>>,
     says: Says,
@@ -106,17 +125,20 @@ impl Collector {
     /// `tls`: it only takes what is encrypted.
     pub fn start_with(listener: TcpListener, says: Says, tls: Option<Arc<ServerConfig>>) -> Self {
         let keeps = Arc::new(Mutex::new(Keeps::default()));
-        let service = TraceServiceServer::new(Service {
+        let service = Service {
             keeps: keeps.clone(),
             says,
-        });
+        };
         let (stop, stopped) = oneshot::channel();
         let run = move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
                 listener.set_nonblocking(true).unwrap();
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-                let server = Server::builder().add_service(service);
+                let server = Server::builder()
+                    .add_service(TraceServiceServer::new(service.clone()))
+                    .add_service(LogsServiceServer::new(service.clone()))
+                    .add_service(MetricsServiceServer::new(service));
                 let serves = async {
                     match tls {
                         None => {
@@ -152,6 +174,21 @@ impl Collector {
     pub fn services(&self) -> Vec<String> {
         self.keeps.lock().unwrap().services.clone()
     }
+
+    /// Log records that have come so far.
+    pub fn logs(&self) -> Vec<LogRecord> {
+        self.keeps.lock().unwrap().logs.clone()
+    }
+
+    /// The metrics of each message that has come so far.
+    pub fn metrics(&self) -> Vec<Vec<Metric>> {
+        self.keeps.lock().unwrap().metrics.clone()
+    }
+
+    /// The sender of the latest message.
+    pub fn resource(&self) -> Resource {
+        self.keeps.lock().unwrap().resource.clone()
+    }
 }
 
 /// A dropped collector's connections are cut.
@@ -171,34 +208,96 @@ impl TraceService for Service {
         &self,
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        match self.says {
-            Says::No => return Err(Status::invalid_argument("no")),
-            Says::Later => return Err(Status::unavailable("later")),
-            Says::Thanks | Says::NotThatOne => {}
-        }
-        let mut keeps = self.keeps.lock().unwrap();
+        let rejects = self.rejects()?;
         for of in request.into_inner().resource_spans {
-            let resource = of.resource.unwrap();
-            let service = text(&resource.attributes, "service.name").unwrap();
-            for scope in of.scope_spans {
-                assert_eq!(scope.scope.unwrap().name, "underpass");
+            let service = self.came_from(of.resource);
+            for of in of.scope_spans {
+                check_scope(of.scope);
+                let mut keeps = self.keeps.lock().unwrap();
                 keeps
                     .services
-                    .extend(scope.spans.iter().map(|_| service.clone()));
-                keeps.spans.extend(scope.spans);
+                    .extend(of.spans.iter().map(|_| service.clone()));
+                keeps.spans.extend(of.spans);
             }
         }
-        let partial_success = match self.says {
-            Says::NotThatOne => Some(ExportTracePartialSuccess {
-                rejected_spans: 1,
-                error_message: "not that one".to_owned(),
-            }),
-            _ => None,
-        };
+        let partial_success = rejects.then(|| ExportTracePartialSuccess {
+            rejected_spans: 1,
+            error_message: "not that one".to_owned(),
+        });
         Ok(Response::new(ExportTraceServiceResponse {
             partial_success,
         }))
     }
+}
+
+#[tonic::async_trait]
+impl LogsService for Service {
+    async fn export(
+        &self,
+        request: Request<ExportLogsServiceRequest>,
+    ) -> Result<Response<ExportLogsServiceResponse>, Status> {
+        let rejects = self.rejects()?;
+        for of in request.into_inner().resource_logs {
+            self.came_from(of.resource);
+            for of in of.scope_logs {
+                check_scope(of.scope);
+                self.keeps.lock().unwrap().logs.extend(of.log_records);
+            }
+        }
+        let partial_success = rejects.then(|| ExportLogsPartialSuccess {
+            rejected_log_records: 1,
+            error_message: "not that one".to_owned(),
+        });
+        Ok(Response::new(ExportLogsServiceResponse { partial_success }))
+    }
+}
+
+#[tonic::async_trait]
+impl MetricsService for Service {
+    async fn export(
+        &self,
+        request: Request<ExportMetricsServiceRequest>,
+    ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
+        let rejects = self.rejects()?;
+        for of in request.into_inner().resource_metrics {
+            self.came_from(of.resource);
+            for of in of.scope_metrics {
+                check_scope(of.scope);
+                self.keeps.lock().unwrap().metrics.push(of.metrics);
+            }
+        }
+        let partial_success = rejects.then(|| ExportMetricsPartialSuccess {
+            rejected_data_points: 1,
+            error_message: "not that one".to_owned(),
+        });
+        Ok(Response::new(ExportMetricsServiceResponse {
+            partial_success,
+        }))
+    }
+}
+
+impl Service {
+    /// Whether one of what has come is rejected.
+    fn rejects(&self) -> Result<bool, Status> {
+        match self.says {
+            Says::No => Err(Status::invalid_argument("no")),
+            Says::Later => Err(Status::unavailable("later")),
+            Says::Thanks => Ok(false),
+            Says::NotThatOne => Ok(true),
+        }
+    }
+
+    /// Keeps who has sent a message, and returns the service's name.
+    fn came_from(&self, resource: Option<Resource>) -> String {
+        let resource = resource.unwrap();
+        let service = text(&resource.attributes, "service.name").unwrap();
+        self.keeps.lock().unwrap().resource = resource;
+        service
+    }
+}
+
+fn check_scope(scope: Option<InstrumentationScope>) {
+    assert_eq!(scope.unwrap().name, "underpass");
 }
 
 /// An attribute's value, numbers in decimal.

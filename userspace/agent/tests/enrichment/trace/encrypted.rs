@@ -42,7 +42,10 @@ fn asks_once(host: &Host<'_>) {
 }
 
 fn failed(host: &Host<'_>, why: &str) -> u64 {
-    host.metric("trace_exports_failed", &format!("why=\"{why}\""))
+    host.metric(
+        "otlp_exports_failed",
+        &format!("signal=\"spans\",why=\"{why}\""),
+    )
 }
 
 #[test]

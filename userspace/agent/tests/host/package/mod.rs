@@ -1,5 +1,6 @@
 //! The package, as an operator has it: installed on a host, started by its unit, upgraded, removed, purged.
 
+mod image;
 mod other_host;
 mod unit;
 
@@ -30,6 +31,14 @@ const FILE: &str = "/etc/underpass/underpass.toml";
 
 /// Makes the package of this version, of the binary under test, and returns its path.
 fn package(folder: &Path, version: &str) -> PathBuf {
+    let file = made(folder, version, "packages");
+    let name = file.file_name().unwrap().to_str().unwrap();
+    assert!(name.starts_with(&format!("underpass_{version}_")), "{name}");
+    file
+}
+
+/// Makes files of this kind, and returns the path of the first.
+fn made(folder: &Path, version: &str, kind: &str) -> PathBuf {
     let xtask = Path::new(BINARY).with_file_name("xtask");
     assert!(
         xtask.exists(),
@@ -39,14 +48,12 @@ fn package(folder: &Path, version: &str) -> PathBuf {
     let mut make = Command::new(xtask);
     // It is that of this crate.
     make.env_remove("CARGO_MANIFEST_DIR");
-    make.args(["package", "--binary", BINARY, "--version", version, "--out"]);
+    make.args(["package", "--binary", BINARY, "--version", version]);
+    make.args(["--only", kind, "--out"]);
     let made = make.arg(folder).output().unwrap();
     assert!(made.status.success(), "{made:?}");
     let said = String::from_utf8(made.stdout).unwrap();
-    let file = said.split(' ').next().unwrap();
-    let name = Path::new(file).file_name().unwrap().to_str().unwrap();
-    assert!(name.starts_with(&format!("underpass_{version}_")), "{name}");
-    file.into()
+    said.split(' ').next().unwrap().into()
 }
 
 /// The agent as its unit starts it, and the test as its service manager.
@@ -246,7 +253,18 @@ fn serves_under_systemd(sandbox: &Sandbox, first: &Path, second: &Path) {
     // The package has started it, and a start that returns is one that is attached.
     host.dpkg("--install", &there(first));
     assert_eq!(shows("ActiveState"), "active", "{}", log());
-    assert!(log().contains(" ready "), "{}", log());
+    assert!(log().contains("ready cgroup="), "{}", log());
+    // Its log has fields, by which the journal finds records.
+    let found = host.succeeds(&[
+        "journalctl",
+        "--unit=underpass",
+        "--output=cat",
+        "--no-pager",
+        "--priority=info",
+        "UNDERPASS_RULES=0",
+        "UNDERPASS_TARGET=agent::commands::run",
+    ]);
+    assert!(found.starts_with("ready cgroup="), "{found}");
     assert!(!log().contains("not filtered"), "{}", log());
     eventually("it says what it does", || {
         shows("StatusText").starts_with("0 rules in force")

@@ -8,7 +8,7 @@ fn mistakes_in_reporters_are_named() {
         (
             "enrich",
             "{ transform = \"audit\" }",
-            "missing field `file`",
+            "expected one of `file`, `otlp = true`",
         ),
         (
             "enrich",
@@ -68,7 +68,7 @@ fn mistakes_in_reporters_are_named() {
         (
             "enrich",
             "{ transform = \"trace\", sample = 1 }",
-            "missing field `endpoint`",
+            "endpoint: expected the address of a collector, here or in a table `[otlp]`",
         ),
         (
             "enrich",
@@ -99,6 +99,16 @@ fn mistakes_in_reporters_are_named() {
             "enrich",
             "{ transform = \"trace\", endpoint = \"https://a:1\", sample = 1, tls = { ca = \"/a\", key = \"/k\" } }",
             "tls: expected both `cert` and `key`, or neither",
+        ),
+        (
+            "enrich",
+            "{ transform = \"trace\", sample = 1, tls = { ca = \"/a\" } }",
+            "tls: expected beside an `endpoint`; found none",
+        ),
+        (
+            "enrich",
+            "{ transform = \"slowlog\", over = \"1s\", otlp = true }",
+            "otlp: expected a table `[otlp]` with the `endpoint` of a collector; found none",
         ),
         (
             "enrich",

@@ -1,4 +1,4 @@
-//! The encoded parts of spans that stay the same: the flow's identity, and the statement. Names are
+//! The encoded parts of spans and log records that stay the same: the flow's identity, and the statement. Names are
 //! those of OpenTelemetry's semantic conventions for database clients; attributes that have no name
 //! there are `underpass.…`.
 
@@ -6,15 +6,34 @@ use cql::{Fingerprint, Statement, StatementKind};
 use prost::Message as _;
 
 use super::{
-    Whose,
-    otlp::{KeyValue, Span},
+    messages::{AnyValue, KeyValue, LogRecord, Span},
+    record::Kind,
 };
+use crate::Whose;
 
 /// The value of `db.system.name`, and the name of a span of which nothing is known.
 const SYSTEM: &str = "cassandra";
 
-/// Encodes the flow's identity.
-pub(super) fn who(whose: &Whose) -> Vec<u8> {
+/// Encodes attributes, and the name of a span, which is the body of a log record.
+pub(super) fn encoded(kind: Kind, name: Option<&str>, attributes: Vec<KeyValue>) -> Vec<u8> {
+    match kind {
+        Kind::Span => Span {
+            attributes,
+            name: name.unwrap_or_default().to_owned(),
+            ..Span::default()
+        }
+        .encode_to_vec(),
+        Kind::Audit | Kind::Slow => LogRecord {
+            attributes,
+            body: name.map(AnyValue::text),
+            ..LogRecord::default()
+        }
+        .encode_to_vec(),
+    }
+}
+
+/// Encodes the flow's identity. `tried`: the user of a log-in that failed.
+pub(super) fn who(kind: Kind, whose: &Whose, tried: Option<&str>) -> Vec<u8> {
     let flow = &whose.flow;
     let mut attributes = vec![KeyValue::text("db.system.name", SYSTEM)];
     let addresses = [
@@ -40,15 +59,44 @@ pub(super) fn who(whose: &Whose) -> Vec<u8> {
     for (key, known) in known {
         attributes.extend(known.map(|value| KeyValue::text(key, value)));
     }
-    let span = Span {
-        attributes,
-        ..Span::default()
-    };
-    span.encode_to_vec()
+    if kind != Kind::Span {
+        attributes.extend(client(whose, tried));
+    }
+    encoded(kind, None, attributes)
+}
+
+/// Describes the client as an auditor wants to know it, beyond what spans have.
+fn client(whose: &Whose, tried: Option<&str>) -> Vec<KeyValue> {
+    let user = whose.user();
+    let [driver, version] = whose.driver();
+    let tls = whose.flow.tls().and_then(|tls| tls.client);
+    let certificate = tls.as_ref().and_then(|tls| tls.peer.first());
+    let known = [
+        ("user.name", tried.or(user.as_deref())),
+        ("underpass.cgroup", whose.cgroup.as_deref()),
+        ("underpass.driver", driver),
+        ("underpass.driver_version", version),
+        ("underpass.tls", tls.as_ref().map(|tls| tls.version)),
+        ("underpass.certificate", certificate.map(String::as_str)),
+    ];
+    let known = known.into_iter();
+    let mut known: Vec<_> = known
+        .filter_map(|(key, value)| Some(KeyValue::text(key, value?)))
+        .collect();
+    let process = &whose.flow.process;
+    if !process.is_elsewhere() {
+        known.push(KeyValue::number("underpass.pid", process.pid.into()));
+        known.push(KeyValue::number("underpass.uid", process.uid.into()));
+    }
+    known
 }
 
 /// Encodes the statement: the span's name, and everything known of the statement, without values.
-pub(super) fn what(statement: &Statement, fingerprint: Option<&Fingerprint>) -> Vec<u8> {
+pub(super) fn what(
+    kind: Kind,
+    statement: &Statement,
+    fingerprint: Option<&Fingerprint>,
+) -> Vec<u8> {
     let operation = operation(statement.kind);
     // Of a batch only the first table is known.
     let is_batch = statement.kind == StatementKind::Batch;
@@ -72,12 +120,8 @@ pub(super) fn what(statement: &Statement, fingerprint: Option<&Fingerprint>) -> 
     ];
     let known = attributes.into_iter();
     let attributes = known.filter_map(|(key, value)| Some(KeyValue::text(key, value?)));
-    let span = Span {
-        attributes: attributes.collect(),
-        name: summary.unwrap_or_else(|| SYSTEM.to_owned()),
-        ..Span::default()
-    };
-    span.encode_to_vec()
+    let name = summary.as_deref().unwrap_or(SYSTEM);
+    encoded(kind, Some(name), attributes.collect())
 }
 
 /// Returns the operation as CQL spells it. None for a statement that was not read, or not
@@ -98,7 +142,9 @@ mod tests {
             keyspace: keyspace.map(Into::into),
             table: table.map(Into::into),
         };
-        Span::decode(&*what(&statement, None)).unwrap().name
+        Span::decode(&*what(Kind::Span, &statement, None))
+            .unwrap()
+            .name
     }
 
     #[test]

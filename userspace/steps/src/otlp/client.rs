@@ -1,4 +1,4 @@
-//! The client of a collector: hands over batches of spans by OTLP over gRPC, encrypted or not.
+//! The client of a collector: hands over messages by OTLP over gRPC, encrypted or not.
 //!
 //! It is for a thread that may block. One connection is kept, and made again when it has ended. A
 //! collector that hangs is waited for until a deadline.
@@ -18,10 +18,7 @@ use tokio::{
     time,
 };
 
-use super::{
-    endpoint::Endpoint,
-    otlp::{self, EXPORT},
-};
+use super::{endpoint::Endpoint, messages};
 use crate::grpc;
 
 /// The protocol that ALPN names for gRPC.
@@ -40,7 +37,7 @@ const MAX_HEADER_BYTES: u32 = 16 << 10;
 /// The threads that look names up: they block, and one is enough.
 const LOOK_UPS: usize = 1;
 
-/// The reason why spans were not taken.
+/// The reason why a message was not taken.
 #[derive(Debug, Error)]
 pub(super) enum Failure {
     /// No connection could be made.
@@ -55,7 +52,7 @@ pub(super) enum Failure {
     /// The connection ended, or the peer does not speak HTTP/2.
     #[error("the connection failed: {0}")]
     Cut(hyper::Error),
-    /// The collector does not want the spans, or not now.
+    /// The collector does not want the message, or not now.
     #[error("it refuses: {0}")]
     Refused(String, Again),
     /// The peer is no collector.
@@ -63,7 +60,7 @@ pub(super) enum Failure {
     Garbage,
 }
 
-/// Whether the same spans may be sent once more.
+/// Whether the same message may be sent once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Again {
     Yes,
@@ -87,7 +84,7 @@ impl Failure {
         }
     }
 
-    /// Whether sending the spans once more may help.
+    /// Whether sending the message once more may help.
     pub(super) fn again(&self) -> Again {
         match self {
             Self::Unreachable(_) | Self::Tls(_) | Self::Late | Self::Cut(_) => Again::Yes,
@@ -102,7 +99,7 @@ impl Failure {
     }
 }
 
-/// The number of spans that a collector has rejected of a batch that it has taken, and the reason.
+/// How many spans, log records or points of metrics a collector has rejected of a message that it has taken, and the reason.
 pub(super) struct Taken {
     pub(super) rejected: u64,
     pub(super) why: String,
@@ -141,26 +138,27 @@ impl Client {
         })
     }
 
-    /// Sends a message, and waits for the answer.
+    /// Sends a message to a method, and waits for the answer.
     ///
     /// # Errors
     /// The reason why the message was not taken.
-    pub(super) fn export(&mut self, message: &[u8]) -> Result<Taken, Failure> {
+    pub(super) fn export(&mut self, method: &str, message: &[u8]) -> Result<Taken, Failure> {
         let Some(runtime) = self.runtime.take() else {
             return Err(Failure::Late);
         };
         let taken = runtime.block_on(async {
-            let taken = time::timeout(DEADLINE, self.ask(message)).await;
+            let taken = time::timeout(DEADLINE, self.ask(method, message)).await;
             taken.unwrap_or(Err(Failure::Late))
         });
         self.runtime = Some(runtime);
         taken
     }
 
-    async fn ask(&mut self, message: &[u8]) -> Result<Taken, Failure> {
+    async fn ask(&mut self, method: &str, message: &[u8]) -> Result<Taken, Failure> {
+        let uri = self.endpoint.url(method);
         // The connection is put back only when all of the answer has come.
         if let Some(mut kept) = self.connection.take() {
-            match kept.ask(&self.endpoint, message).await {
+            match kept.ask(&uri, message).await {
                 // The connection may have ended long ago.
                 Err(Failure::Cut(_)) => {}
                 taken => {
@@ -170,7 +168,7 @@ impl Client {
             }
         }
         let mut connection = Connection::open(&self.endpoint, self.tls.as_deref()).await?;
-        let taken = connection.ask(&self.endpoint, message).await?;
+        let taken = connection.ask(&uri, message).await?;
         self.connection = Some(connection);
         Ok(taken)
     }
@@ -213,11 +211,10 @@ impl Connection {
         })
     }
 
-    async fn ask(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<Taken, Failure> {
+    async fn ask(&mut self, uri: &str, message: &[u8]) -> Result<Taken, Failure> {
         self.sender.ready().await.map_err(Failure::Cut)?;
-        let uri = endpoint.url(EXPORT);
         // The URI was checked before.
-        let request = grpc::request(&uri, message).map_err(|_| Failure::Garbage)?;
+        let request = grpc::request(uri, message).map_err(|_| Failure::Garbage)?;
         let answer = self.sender.send_request(request).await;
         let (head, body) = answer.map_err(Failure::Cut)?.into_parts();
         if head.status != StatusCode::OK {
@@ -244,7 +241,7 @@ impl Connection {
             None => return Err(Failure::Garbage),
         }
         let answer = read.to_bytes();
-        let answer = grpc::unframed(&answer).and_then(otlp::rejected);
+        let answer = grpc::unframed(&answer).and_then(messages::rejected);
         let (rejected, why) = answer.ok_or(Failure::Garbage)?;
         Ok(Taken { rejected, why })
     }
