@@ -39,6 +39,8 @@ enum Command {
     Demo(demo::Args),
     /// Measure workloads over every path and peer, into a result file
     Run(run::Args),
+    /// Measure what carries a bar until each is decided, into bench/results/bars.json; exits 1 unless all are
+    Bars(run::bars::Args),
     /// Render result files: the README's section and plots, tables, a page
     Report(results::ReportArgs),
     /// Compare two result files, and print the figures that moved beyond noise; exits 1 if one got
@@ -82,6 +84,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Demo(args) => {
             interrupt::install()?;
             demo::run(&args)
+        }
+        Command::Bars(args) => {
+            interrupt::install()?;
+            run::bars::run(&args)
         }
         Command::Run(args) => {
             interrupt::install()?;

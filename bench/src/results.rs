@@ -10,13 +10,7 @@ use std::{
 
 use anyhow::Context;
 use peers::Overrides;
-use report::{
-    Run,
-    overview::Runs,
-    page,
-    pages::{self, Named},
-    paths,
-};
+use report::{Run, overview::Runs, page, pages, paths};
 
 use crate::{run::WORKLOADS, ways::Ways};
 
@@ -53,6 +47,9 @@ pub struct ReportArgs {
         default_value = "bench/results/enrichment.json"
     )]
     enrichment: PathBuf,
+    /// The result file of the bars; without it their page says that there is none
+    #[arg(long, value_name = "FILE", default_value = "bench/results/bars.json")]
+    bars: PathBuf,
     /// The page that shows one table between its markers
     #[arg(long, value_name = "FILE", default_value = "README.md")]
     page: PathBuf,
@@ -174,15 +171,8 @@ fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, Strin
         let page = report::markdown::of_scene(run, scene);
         files.push((results.with_extension("md"), page));
     }
-    let named = |name, page, run| Named { name, page, run };
-    let bars = pages::bars(&[
-        named("every workload", "README.md", run),
-        named("kernel paths", "kernel-paths.md", &host),
-        named("tap", "tap.md", &tap),
-        named("other proxies", "peers.md", &peers),
-        named("gateway", "gateway.md", &gateway),
-        named("enrichment", "enrichment.md", &enrichment),
-    ]);
+    let bars = args.bars.exists().then(|| report::read(&args.bars));
+    let bars = pages::bars(bars.transpose()?.as_ref());
     files.push((args.tables.with_file_name("bars.md"), bars));
     let folder = experiments(args);
     let each = pages::experiments(run).into_iter();
@@ -287,6 +277,7 @@ mod tests {
             peers: folder.join("peers.json"),
             gateway: folder.join("gateway.json"),
             enrichment: folder.join("enrichment.json"),
+            bars: folder.join("bars.json"),
             page: root.join("README.md"),
             profiles: root.join("docs/where-time-goes.md"),
             tables: folder.join("README.md"),

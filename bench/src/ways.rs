@@ -8,7 +8,7 @@ use sandbox::Cgroup;
 
 use crate::{
     gateway::nftables,
-    paths::{DIRECT, OURS, SHORTCUT, Topology, every},
+    paths::{AGAIN, DIRECT, OURS, SHORTCUT, Topology, every},
 };
 
 /// The ways of a run.
@@ -42,8 +42,10 @@ impl Ways {
                     Err(absent) => path.absent = Some(absent.why),
                 }
             }
-            let is_wanted = wanted.is_empty() || wanted.contains(&path.name);
-            if !is_wanted && path.name != DIRECT && path.absent.is_none() {
+            let is_wanted = wanted.is_empty()
+                || wanted.contains(&path.name)
+                || [DIRECT, AGAIN].contains(&&*path.name);
+            if !is_wanted && path.absent.is_none() {
                 path.absent = Some("not asked for".into());
             }
         }
@@ -53,6 +55,13 @@ impl Ways {
         };
         peers.retain(|(peer, _)| compared(peer.name()));
         Ok(Self { described, peers })
+    }
+
+    /// Leaves one out of the comparison.
+    pub fn leave_out(&mut self, name: &str, why: &str) {
+        for path in self.described.iter_mut().filter(|path| path.name == name) {
+            path.absent = Some(why.into());
+        }
     }
 
     /// Whether it is compared.
@@ -134,7 +143,7 @@ impl Cgroups {
             children.push((path.name, cgroup.child(path.name)?));
         }
         let peers = peers::all().iter().map(|peer| peer.name());
-        for name in [DIRECT].into_iter().chain(peers) {
+        for name in [DIRECT, AGAIN].into_iter().chain(peers) {
             children.push((name, others.child(name)?));
         }
         Ok(Self {

@@ -79,7 +79,8 @@ static __always_inline void on_frame(struct walk *w, struct up_meter *m, struct 
 	}
 }
 
-/* CRC24 of a v5 segment's header, bit by bit: once per flow and direction. */
+/* CRC24 of a v5 segment's header, bit by bit: once per flow and direction. Each bit is multiplied by the polynomial: of a
+ * branch for each, a 6.1 verifier follows all that forty of them can do. */
 static __noinline __u32 crc24(__u64 bytes, __u32 count)
 {
 	__u32 crc = 0x875060;
@@ -90,9 +91,11 @@ static __noinline __u32 crc24(__u64 bytes, __u32 count)
 		crc ^= (__u32)(bytes & 0xff) << 16;
 		bytes >>= 8;
 		for (int bit = 0; bit < 8; bit++) {
-			crc <<= 1;
-			if (crc & 0x1000000)
-				crc ^= 0x1974f0b;
+			__u32 out = crc >> 23 & 1;
+
+			/* A number to clang, which would make it a branch. */
+			asm volatile("" : "+r"(out));
+			crc = crc << 1 ^ out * 0x1974f0b;
 		}
 	}
 	return crc & 0xffffff;

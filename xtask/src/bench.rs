@@ -28,6 +28,13 @@ pub enum Verb {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Measure the comparisons that carry a bar until each is decided, into bench/results/bars.json; goes on where
+    /// ctrl-C ended it; needs root and a quiet machine
+    Bars {
+        /// Passed to `underpass-bench bars` (`-- --help` shows what it takes)
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
     /// Render bench/results/full.json into the README, its plots and tables, and a page
     Report {
         /// Passed to `underpass-bench report`
@@ -59,6 +66,11 @@ pub fn run(verb: &Verb) -> Result<ExitCode> {
             require_root("bench run", "loads BPF programs and makes cgroups")?;
             setup::ensure(&[Part::Bench])?;
             with_database("run", !without_cassandra, args)
+        }
+        Verb::Bars { args } => {
+            require_root("bench bars", "loads BPF programs and makes cgroups")?;
+            setup::ensure(&[Part::Bench])?;
+            with_database("bars", true, args)
         }
         Verb::Report { args, check } => {
             let mut words = vec!["report"];

@@ -59,7 +59,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 33] = [
+const NEEDS: [Need; 34] = [
     Need {
         part: Part::Build,
         package: "clang-19",
@@ -226,6 +226,11 @@ const NEEDS: [Need; 33] = [
         part: Part::Kernels,
         package: "cpio",
         is_met: || find_program("cpio").is_some(),
+    },
+    Need {
+        part: Part::Kernels,
+        package: "xz-utils",
+        is_met: || find_program("xz").is_some(),
     },
 ];
 

@@ -1,15 +1,18 @@
-//! Bars: bounds that must hold on a machine of any speed, and whether they do.
+//! Bars: bounds that must hold on a machine of any speed, and whether they do. Each decides something: which path a rule
+//! should take, or whether a change to the hot path may land. `underpass-bench bars` measures them all, and
+//! nothing else, until each is decided.
 
 use crate::{
     metric::{Metric, Process},
     model::{Column, Table, Text},
     number,
-    schema::Run,
+    schema::{Experiment, Run},
+    view::AGAIN,
 };
 
 mod verdict;
 
-pub use verdict::{Value, Verdict};
+pub use verdict::{Value, Verdict, again_differs};
 
 /// The figure that is held against a bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,16 +33,6 @@ pub enum Measure {
     OfOneCpu,
 }
 
-/// The experiments in which a bar must hold.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Where {
-    /// In the experiment of this id.
-    Id(&'static str),
-    /// In every experiment whose id begins so: the worst of them counts. Those that are named
-    /// must be among them, for a figure that nobody measured may be the worst.
-    Begins(&'static str, &'static [&'static str]),
-}
-
 /// The bound of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
@@ -54,8 +47,8 @@ pub enum Bound {
 pub struct Bar {
     /// The path that it is about.
     pub path: &'static str,
-    /// The place where it must hold.
-    pub place: Where,
+    /// The experiment in which it must hold, by its id.
+    pub experiment: &'static str,
     /// The figure that it bounds.
     pub measure: Measure,
     /// The bound.
@@ -64,278 +57,185 @@ pub struct Bar {
     pub reason: &'static str,
 }
 
-const NODE: Where = Where::Id("node-raw");
-const ONE: Where = Where::Id("node-raw-nonblocking-1");
-const MANY: Where = Where::Id("node-raw-nonblocking-32");
-const STRESS: Where = Where::Begins(
-    "stress-",
-    &[
-        "stress-read",
-        "stress-read-raw",
-        "stress-write",
-        "stress-write-raw",
-    ],
-);
+const ONE: &str = "node-raw-nonblocking-1";
+const MANY: &str = "node-raw-nonblocking-32";
+const READS: &str = "stress-read-raw";
+const WRITES: &str = "stress-write-raw";
+const CROWD: &str = "crowd";
+const GATEWAY: &str = "gateway-32";
 const OP_S: Measure = Measure::Ratio(Metric::OpS);
-const P50: Measure = Measure::Ratio(Metric::P50);
-const DATABASES_CPU: Measure = Measure::Ratio(Metric::Cpu(Process::Database));
+const ADDED: Measure = Measure::Added(Metric::P50);
 const NOTHING_PER_BYTE: &str = "no code of ours runs for its bytes: nothing but noise";
-const LIKE_COPIERS: &str = "what proxies that only copy reach";
-const DECODES_NOTHING: &str = "that one decodes nothing";
-const CUTS_FRAMES: &str = "that one cuts frames, and counts nothing in them";
-const NO_BUFFER: &str = "chunks are read into their worker's buffer: a flow that waits has none";
-const FEWER_WAKE_UPS: &str = "the database wakes up for one connection instead of eight";
+const A_LOOK: &str = "one program for each segment";
+const A_COPY: &str = "a copy of each packet, for which nobody waits and nobody is woken";
 const IN_KERNEL: &str = "bytes skip TCP between two sockets of one host";
 const PAST_THE_AGENT: &str = "bytes that nobody reads do not wake the agent";
-const CROWD: Where = Where::Id("crowd");
-const AN_ENTRY: &str = "of a flow that the kernel carries little is left in the agent";
-const NOTHING_WAITS: &str = "what comes meanwhile is relayed";
-const GATEWAY_ONE: Where = Where::Id("gateway-1");
-const GATEWAY_MANY: Where = Where::Id("gateway-32");
+const SHORT_LEGS: &str = "what agent, client and database exchange skips TCP";
+const LIKE_COPIERS: &str = "two trips more through TCP, as every proxy that only copies takes";
+const FEWER_WAKE_UPS: &str = "the database wakes up for one connection instead of eight";
+const NO_BUFFER: &str = "chunks are read into their worker's buffer: a flow that waits has none";
 const A_REWRITE: &str = "a look-up and a few words of the header for each packet";
-const NO_SOCKET: &str = "packets go on, no socket of the gateway's sees them";
-const A_LOOK: &str = "one program for each segment";
 
-const A_COPY: &str = "a copy of each packet, for which nobody waits and nobody is woken";
+use Bound::{AtLeast, AtMost};
 
-/// All of them, also those of paths that have not landed.
+/// All of them.
 pub const ALL: &[Bar] = &[
-    bar("bypass", NODE, OP_S, Bound::AtLeast(0.98), NOTHING_PER_BYTE),
-    bar("bypass", NODE, P50, Bound::AtMost(1.02), NOTHING_PER_BYTE),
+    bar("bypass", MANY, OP_S, AtLeast(0.98), NOTHING_PER_BYTE),
     bar(
         "bypass",
-        Where::Id("connect"),
-        Measure::Added(Metric::P50),
-        Bound::AtMost(5.0),
-        "a few look-ups for each connection",
-    ),
-    enrich("stress-read"),
-    enrich("stress-write"),
-    enrich("stress-read-raw"),
-    enrich("stress-write-raw"),
-    stats("stress-read"),
-    stats("stress-write"),
-    stats("stress-read-raw"),
-    stats("stress-write-raw"),
-    level("haproxy", DECODES_NOTHING),
-    level("nginx", DECODES_NOTHING),
-    level("envoy", DECODES_NOTHING),
-    level("shotover", CUTS_FRAMES),
-    bar(
-        "stats",
-        Where::Id("stress-read-raw"),
-        Measure::Against("nginx", Metric::Cpu(Process::Proxy)),
-        Bound::AtMost(1.12),
-        DECODES_NOTHING,
-    ),
-    bar(
-        "enrich",
-        STRESS,
-        Measure::RssMib,
-        Bound::AtMost(20.0),
-        "the agent lives beside applications",
-    ),
-    bar(
-        "stats",
-        Where::Id("crowd-enriched"),
-        Measure::RssMib,
-        Bound::AtMost(60.0),
-        NO_BUFFER,
-    ),
-    fold("stress-read", OP_S, Bound::AtLeast(1.0)),
-    fold("stress-read-raw", OP_S, Bound::AtLeast(1.0)),
-    fold("stress-read", DATABASES_CPU, Bound::AtMost(0.8)),
-    fold("stress-read-raw", DATABASES_CPU, Bound::AtMost(0.8)),
-    bar(
-        "observe",
-        NODE,
-        Measure::Added(Metric::P50),
-        Bound::AtMost(0.8),
-        A_LOOK,
-    ),
-    bar("observe", NODE, OP_S, Bound::AtLeast(0.92), A_LOOK),
-    bar("observe", MANY, OP_S, Bound::AtLeast(0.92), A_LOOK),
-    bar(
-        "tap",
         ONE,
-        Measure::Added(Metric::P50),
-        Bound::AtMost(1.5),
-        A_COPY,
-    ),
-    bar("tap", MANY, OP_S, Bound::AtLeast(0.93), A_COPY),
-    tap("stress-read-raw"),
-    tap("stress-write-raw"),
-    bar(
-        "tap",
-        Where::Id("stress-read-raw"),
-        Measure::Against("nginx", Metric::Cpu(Process::Proxy)),
-        Bound::AtMost(0.1),
-        A_COPY,
-    ),
-    bar("shortcut", NODE, P50, Bound::AtMost(0.75), IN_KERNEL),
-    bar("shortcut", NODE, OP_S, Bound::AtLeast(1.4), IN_KERNEL),
-    bar("shortcut", ONE, P50, Bound::AtMost(0.75), IN_KERNEL),
-    bar("shortcut", MANY, OP_S, Bound::AtLeast(1.4), IN_KERNEL),
-    bar(
-        "observe",
-        ONE,
-        Measure::Added(Metric::P50),
-        Bound::AtMost(0.8),
-        A_LOOK,
-    ),
-    bar(
-        "remembered",
-        ONE,
-        P50,
-        Bound::AtMost(1.02),
+        Measure::Ratio(Metric::P50),
+        AtMost(1.02),
         NOTHING_PER_BYTE,
     ),
+    bar(
+        "bypass",
+        "connect",
+        ADDED,
+        AtMost(5.0),
+        "a few look-ups for each connection",
+    ),
+    bar("observe", ONE, ADDED, AtMost(0.8), A_LOOK),
+    bar("observe", MANY, OP_S, AtLeast(0.92), A_LOOK),
+    bar("tap", ONE, ADDED, AtMost(1.5), A_COPY),
+    bar("tap", MANY, OP_S, AtLeast(0.93), A_COPY),
+    bar("tap", READS, OP_S, AtLeast(0.97), A_COPY),
+    bar("tap", WRITES, OP_S, AtLeast(0.97), A_COPY),
+    bar(
+        "tap",
+        READS,
+        against("nginx", Metric::Cpu(Process::Proxy)),
+        AtMost(0.1),
+        A_COPY,
+    ),
+    bar(
+        "shortcut",
+        ONE,
+        Measure::Ratio(Metric::P50),
+        AtMost(0.75),
+        IN_KERNEL,
+    ),
+    bar("shortcut", MANY, OP_S, AtLeast(1.4), IN_KERNEL),
     bar(
         "splice",
         ONE,
         Measure::Share("relay", Metric::P50),
-        Bound::AtMost(0.55),
+        AtMost(0.55),
         PAST_THE_AGENT,
     ),
     bar(
         "splice",
         MANY,
-        Measure::Against("relay", Metric::OpS),
-        Bound::AtLeast(1.3),
+        against("relay", Metric::OpS),
+        AtLeast(1.3),
         PAST_THE_AGENT,
     ),
-    less_cpu(ONE),
-    less_cpu(MANY),
+    bar(
+        "splice",
+        MANY,
+        against("relay", Metric::AllCpu),
+        AtMost(0.75),
+        PAST_THE_AGENT,
+    ),
     bar(
         "splice",
         CROWD,
         Measure::RssMib,
-        Bound::AtMost(40.0),
-        AN_ENTRY,
+        AtMost(40.0),
+        "a flow that the kernel carries leaves little in the agent",
     ),
     bar(
         "splice",
         CROWD,
         Measure::OfOneCpu,
-        Bound::AtMost(1.0),
+        AtMost(1.0),
         PAST_THE_AGENT,
     ),
     bar(
         "splice",
         CROWD,
         Measure::HandOver,
-        Bound::AtMost(1_000.0),
-        NOTHING_WAITS,
+        AtMost(1_000.0),
+        "what comes meanwhile is relayed",
     ),
-    forward(GATEWAY_ONE, P50, Bound::AtMost(1.1), A_REWRITE),
-    forward(GATEWAY_MANY, P50, Bound::AtMost(1.1), A_REWRITE),
-    forward(GATEWAY_ONE, OP_S, Bound::AtLeast(0.95), A_REWRITE),
-    forward(GATEWAY_MANY, OP_S, Bound::AtLeast(0.95), A_REWRITE),
-    forward(
-        Where::Id("gateway-connect"),
-        OP_S,
-        Bound::AtLeast(0.9),
-        A_REWRITE,
+    bar("enrich", ONE, ADDED, AtMost(17.0), LIKE_COPIERS),
+    bar("enrich", MANY, OP_S, AtLeast(0.55), LIKE_COPIERS),
+    bar(
+        "enrich",
+        MANY,
+        against("haproxy", Metric::OpS),
+        AtLeast(1.0),
+        "that one decodes nothing",
     ),
-    than_proxies("haproxy", GATEWAY_ONE),
-    than_proxies("haproxy", GATEWAY_MANY),
-    than_proxies("nginx", GATEWAY_ONE),
-    than_proxies("nginx", GATEWAY_MANY),
-    third_of("haproxy", GATEWAY_MANY),
-    third_of("nginx", GATEWAY_MANY),
-    than_nftables(GATEWAY_ONE),
-    than_nftables(GATEWAY_MANY),
+    bar("enrich-short-both", ONE, ADDED, AtMost(11.0), SHORT_LEGS),
+    bar("enrich-short-both", MANY, OP_S, AtLeast(0.7), SHORT_LEGS),
+    bar("enrich-short-both", READS, OP_S, AtLeast(0.9), SHORT_LEGS),
+    bar("enrich-short-both", WRITES, OP_S, AtLeast(0.88), SHORT_LEGS),
+    bar(
+        "enrich",
+        "crowd-enriched",
+        Measure::RssMib,
+        AtMost(60.0),
+        NO_BUFFER,
+    ),
+    bar("fold", READS, OP_S, AtLeast(1.1), FEWER_WAKE_UPS),
+    bar(
+        "fold",
+        READS,
+        Measure::Ratio(Metric::Cpu(Process::Database)),
+        AtMost(0.7),
+        FEWER_WAKE_UPS,
+    ),
+    bar("forward", GATEWAY, OP_S, AtLeast(0.95), A_REWRITE),
+    bar(
+        "forward",
+        GATEWAY,
+        against("haproxy", Metric::OpS),
+        AtLeast(2.0),
+        "packets go on, no socket of the gateway's sees them",
+    ),
 ];
 
-const fn forward(place: Where, measure: Measure, bound: Bound, reason: &'static str) -> Bar {
-    bar("forward", place, measure, bound, reason)
-}
-
-const fn than_proxies(proxy: &'static str, place: Where) -> Bar {
-    let measure = Measure::Against(proxy, Metric::OpS);
-    forward(place, measure, Bound::AtLeast(2.0), NO_SOCKET)
-}
-
-const fn third_of(proxy: &'static str, place: Where) -> Bar {
-    let measure = Measure::Share(proxy, Metric::AllCpu);
-    forward(place, measure, Bound::AtMost(0.33), NO_SOCKET)
-}
-
-const fn than_nftables(place: Where) -> Bar {
-    let measure = Measure::Against("nftables", Metric::OpS);
-    forward(place, measure, Bound::AtLeast(1.0), A_REWRITE)
-}
-
-const fn less_cpu(place: Where) -> Bar {
-    bar(
-        "splice",
-        place,
-        Measure::Against("relay", Metric::AllCpu),
-        Bound::AtMost(0.75),
-        PAST_THE_AGENT,
-    )
+const fn against(other: &'static str, metric: Metric) -> Measure {
+    Measure::Against(other, metric)
 }
 
 const fn bar(
     path: &'static str,
-    place: Where,
+    experiment: &'static str,
     measure: Measure,
     bound: Bound,
     reason: &'static str,
 ) -> Bar {
     Bar {
         path,
-        place,
+        experiment,
         measure,
         bound,
         reason,
     }
 }
 
-const fn enrich(id: &'static str) -> Bar {
-    bar(
-        "enrich",
-        Where::Id(id),
-        OP_S,
-        Bound::AtLeast(0.80),
-        LIKE_COPIERS,
-    )
-}
-
-const fn stats(id: &'static str) -> Bar {
-    bar(
-        "stats",
-        Where::Id(id),
-        OP_S,
-        Bound::AtLeast(0.85),
-        LIKE_COPIERS,
-    )
-}
-
-const fn tap(id: &'static str) -> Bar {
-    bar("tap", Where::Id(id), OP_S, Bound::AtLeast(0.97), A_COPY)
-}
-
-const fn fold(id: &'static str, measure: Measure, bound: Bound) -> Bar {
-    bar("fold", Where::Id(id), measure, bound, FEWER_WAKE_UPS)
-}
-
-const fn level(proxy: &'static str, reason: &'static str) -> Bar {
-    bar(
-        "stats",
-        Where::Id("stress-read-raw"),
-        Measure::Against(proxy, Metric::OpS),
-        Bound::AtLeast(1.0),
-        reason,
-    )
+/// The bars that must hold in an experiment.
+pub fn of(experiment: &str) -> impl Iterator<Item = &'static Bar> {
+    ALL.iter().filter(move |bar| bar.experiment == experiment)
 }
 
 impl Bar {
+    /// The paths whose rounds it takes, besides direct's.
+    pub fn paths(&self) -> impl Iterator<Item = &'static str> {
+        let other = match self.measure {
+            Measure::Against(other, _) | Measure::Share(other, _) => Some(other),
+            _ => None,
+        };
+        [self.path].into_iter().chain(other)
+    }
+
     /// `op/s ≥ 0.98 × direct`.
     pub fn text(&self) -> String {
         let (sign, bound) = match self.bound {
-            Bound::AtLeast(bound) => ('≥', bound),
-            Bound::AtMost(bound) => ('≤', bound),
+            AtLeast(bound) => ('≥', bound),
+            AtMost(bound) => ('≤', bound),
         };
         let text = match self.measure {
             Measure::Ratio(metric) => format!("{} {sign} {bound:.2} × direct", metric.name()),
@@ -373,93 +273,137 @@ impl Measure {
     }
 }
 
-impl Where {
-    fn text(self) -> String {
-        match self {
-            Self::Id(id) => id.into(),
-            Self::Begins(with, _) => format!("{with}*"),
-        }
-    }
-}
-
-/// The bars, and what became of them.
-pub fn table(run: &Run) -> Table {
-    of(run, ALL.iter())
-}
-
-/// The bars that the run was to decide. Another run may have measured the others.
-pub fn measured(run: &Run) -> Table {
-    of(run, asked(run))
-}
-
-fn asked(run: &Run) -> impl Iterator<Item = &'static Bar> {
-    ALL.iter().filter(|bar| bar.is_part_of(run))
-}
-
-/// How many bars of a run have each verdict.
+/// How many bars have each verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Bars that hold.
     pub met: usize,
     /// Bars that do not hold.
     pub missed: usize,
-    /// Bars whose bound is in the spread of the figure.
-    pub within_noise: usize,
+    /// Bars of which the most rounds that there may be were not enough.
+    pub undecided: usize,
     /// Bars without a figure.
     pub not_measured: usize,
 }
 
-/// The count of verdicts over the bars that [`measured`] shows.
+/// The count of verdicts over all bars.
 pub fn tally(run: &Run) -> Tally {
     let mut tally = Tally::default();
-    for bar in asked(run) {
+    for bar in ALL {
         *match bar.verdict(run) {
             Verdict::Met(_) => &mut tally.met,
             Verdict::Missed(_) => &mut tally.missed,
-            Verdict::WithinNoise(_) => &mut tally.within_noise,
+            Verdict::Undecided(..) => &mut tally.undecided,
             Verdict::NotMeasured(_) => &mut tally.not_measured,
         } += 1;
     }
     tally
 }
 
-fn of<'b>(run: &Run, bars: impl Iterator<Item = &'b Bar>) -> Table {
+/// The bars, and what became of them.
+pub fn table(run: &Run) -> Table {
     let columns = vec![
         Column::words("path"),
         Column::words("must hold"),
         Column::words("in"),
         Column::words("because"),
         Column::numbers("measured"),
+        Column::numbers("interval"),
+        Column::numbers("rounds"),
         Column::words("verdict"),
     ];
     let mut table = Table::new("Bars: what must hold on a machine of any speed", columns);
-    for bar in bars {
-        let (measured, verdict) = match bar.verdict(run) {
-            Verdict::Met(value) => (bar.measure.text(value), Text::new().plain("met")),
-            Verdict::Missed(value) => (bar.measure.text(value), Text::new().strong("missed")),
-            Verdict::WithinNoise(value) => (
-                bar.measure.text(value.figure),
-                Text::new().plain("within noise").muted(format!(
-                    " ({} … {})",
-                    bar.measure.text(value.low),
-                    bar.measure.text(value.high)
-                )),
+    for bar in ALL {
+        let (value, verdict) = match bar.verdict(run) {
+            Verdict::Met(value) => (Some(value), Text::new().plain("met")),
+            Verdict::Missed(value) => (Some(value), Text::new().strong("missed")),
+            Verdict::Undecided(value, why) => (
+                Some(value),
+                Text::new().strong("undecided").plain(format!(": {why}")),
             ),
             Verdict::NotMeasured(why) => (
-                number::NONE.into(),
-                Text::new().muted(format!("not measured: {why}")),
+                None,
+                Text::new().strong("not measured").plain(format!(": {why}")),
             ),
         };
         table.path_row(
             bar.path,
             [
                 bar.text().into(),
-                Text::new().code(bar.place.text()),
+                Text::new().code(bar.experiment),
                 Text::new().muted(bar.reason),
-                measured.into(),
+                value.map_or(number::NONE.into(), |v| bar.measure.text(v.figure).into()),
+                value.map_or(number::NONE.into(), |v| interval(bar.measure, v).into()),
+                value.map_or(number::NONE.into(), |v| v.rounds.to_string().into()),
                 verdict,
             ],
         );
     }
     table
+}
+
+fn interval(measure: Measure, value: Value) -> String {
+    match value.is_exact() {
+        true => "exact".into(),
+        false => format!("{} … {}", measure.text(value.low), measure.text(value.high)),
+    }
+}
+
+/// The noise floor: what two directs of one experiment differ by.
+pub fn noise(run: &Run) -> Table {
+    let columns = vec![
+        Column::words("experiment"),
+        Column::numbers("op/s, ÷ direct"),
+        Column::numbers("interval"),
+        Column::numbers("p50, − direct"),
+        Column::numbers("interval"),
+        Column::numbers("rounds"),
+        Column::words("verdict"),
+    ];
+    let mut table = Table::new(
+        Text::new()
+            .plain("Direct against itself: ")
+            .code(AGAIN)
+            .plain(" is a second direct under another name"),
+        columns,
+    );
+    for experiment in &run.experiments {
+        let of = |measure| verdict::measured(measure, experiment, AGAIN).ok();
+        let (ratio, added) = (of(OP_S), of(ADDED));
+        let figure = |measure: Measure, value: Option<Value>| {
+            value.map_or(number::NONE.into(), |v| measure.text(v.figure))
+        };
+        let spread = |measure: Measure, value: Option<Value>| {
+            value.map_or(number::NONE.into(), |v| interval(measure, v))
+        };
+        let verdict = match again_differs(experiment) {
+            None if ratio.is_none() => Text::new().strong("not measured"),
+            None => Text::new().plain("no difference"),
+            Some(why) => Text::new().strong("thrown out").plain(format!(": {why}")),
+        };
+        table.row(vec![
+            Text::new().code(&*experiment.id),
+            figure(OP_S, ratio).into(),
+            spread(OP_S, ratio).into(),
+            figure(ADDED, added).into(),
+            spread(ADDED, added).into(),
+            ratio
+                .map_or(number::NONE.into(), |v| v.rounds.to_string())
+                .into(),
+            verdict,
+        ]);
+    }
+    table
+}
+
+/// Whether nothing more has to be measured for a bar, by the rounds so far.
+pub fn is_done(bar: &Bar, experiment: &Experiment) -> bool {
+    match bar.measure {
+        // It is asked for once all rounds are over.
+        Measure::HandOver => true,
+        _ => matches!(
+            bar.judged(experiment),
+            Ok(Verdict::Met(_) | Verdict::Missed(_))
+        ),
+    }
 }

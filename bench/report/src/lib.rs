@@ -30,6 +30,7 @@ pub mod paths;
 pub mod plot;
 pub mod programs;
 pub mod schema;
+pub mod sequential;
 mod spectrum;
 pub mod stats;
 pub mod summary;

@@ -8,22 +8,12 @@ use crate::{
     model::Block,
     number, plot,
     schema::{Experiment, Run},
+    sequential::{self, ERROR, LOOKS, NARROW_RATIO, NARROW_US},
     summary,
 };
 
 /// The folder of the experiments' pages, beside the index.
 pub const FOLDER: &str = "full";
-
-/// A run among the results: its name, its page, and the figures.
-#[derive(Clone, Copy, Debug)]
-pub struct Named<'a> {
-    /// The run's name, as a heading.
-    pub name: &'a str,
-    /// The page that holds all its tables, beside `bars.md`.
-    pub page: &'a str,
-    /// The figures.
-    pub run: &'a Run,
-}
 
 /// The index: the summary of a run, its plots, and links to every other page. `others` are lines
 /// of Markdown that describe pages which this run is not the source of.
@@ -35,7 +25,7 @@ pub fn index(run: &Run, others: &str) -> String {
     );
     blocks(&mut out, &[Block::Paragraph(summary::origin(run))]);
     out.push_str("## Summary\n\n");
-    blocks(&mut out, &summary::brief(run));
+    blocks(&mut out, &summary::blocks(run));
     for plot in plot::shown(run) {
         let (title, file) = (escaped(&plot.title), plot.file_name());
         let _ = writeln!(out, "![{title}]({file})\n");
@@ -98,42 +88,49 @@ fn file_name(experiment: &Experiment) -> String {
     format!("{name}.md")
 }
 
-/// The bars of several runs, with their verdicts.
-pub fn bars(runs: &[Named<'_>]) -> String {
+/// The bars with their verdicts, of the run that measured them; None: none is committed.
+pub fn bars(run: Option<&Run>) -> String {
     let mut out = String::from("# Bars\n\n");
-    out.push_str(
+    let _ = writeln!(
+        out,
         "For people who change the code: a bar is a bound that must hold on a machine of any \
-         speed, because it compares paths of the same run. The tables are rendered from the \
-         committed result files.\n\n\
-         - **met**: the figure and its whole spread over the rounds are on the right side of the bound.\n\
-         - **missed**: the figure and its whole spread are on the wrong side.\n\
-         - **within noise**: the bound lies inside the spread, so the run decides nothing. More \
-         rounds on a quieter machine would.\n\
-         - **not measured**: the run has no figure, for the reason given.\n\n\
-         A bar that several runs measured has a row in each.\n\n\
-         | run | met | missed | within noise | not measured |\n\
-         | --- | --: | --: | --: | --: |\n",
+         speed, because it compares paths of the same rounds. `cargo xtask bench bars` measures them, and this page is \
+         rendered from its result file.\n\n\
+         - **met**, **missed**: the median's whole interval is on one side of the bound, or the interval is narrower than \
+         ±{ratio} % (±{us} µs) and the median decides.\n\
+         - **undecided**: after {most} rounds the bound is still within the interval: a failure of the measurement, whose cause \
+         is said.\n\
+         - **not measured**: there is no figure, for the reason given.\n\n\
+         It is looked {looks} times, after fixed numbers of rounds; the sign test's interval of each look has a chance of \
+         {error} % ÷ {looks} of leaving the true median out, so that stopping early costs nothing.\n",
+        ratio = NARROW_RATIO * 100.0,
+        us = NARROW_US,
+        most = sequential::MOST_ROUNDS,
+        looks = LOOKS.len(),
+        error = ERROR * 100.0,
     );
-    for Named { name, run, .. } in runs {
-        let tally = bars::tally(run);
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} | {} |",
-            escaped(name),
-            tally.met,
-            tally.missed,
-            tally.within_noise,
-            tally.not_measured
-        );
-    }
-    out.push('\n');
-    for Named { name, page, run } in runs {
-        let _ = writeln!(
-            out,
-            "## {}\n\n[All tables of this run]({page}).\n",
-            escaped(name)
-        );
-        blocks(&mut out, &[Block::Table(bars::measured(run))]);
-    }
+    let Some(run) = run else {
+        out.push_str("No run of the bars is committed.\n");
+        return out;
+    };
+    let tally = bars::tally(run);
+    let _ = writeln!(
+        out,
+        "{} met, {} missed, {} undecided, {} not measured. In {} minutes.\n",
+        tally.met,
+        tally.missed,
+        tally.undecided,
+        tally.not_measured,
+        number::short(run.seconds / 60.0),
+    );
+    blocks(&mut out, &summary::warnings(run));
+    blocks(
+        &mut out,
+        &[
+            Block::Table(bars::table(run)),
+            Block::Table(bars::noise(run)),
+            Block::Paragraph(summary::origin(run)),
+        ],
+    );
     format!("{}\n", out.trim_end())
 }

@@ -25,18 +25,20 @@ fn outside(rounds: usize) -> usize {
 /// "equal" out; None: fewer than [`MIN_ROUNDS`], of which nothing is claimed. It is what a
 /// coin does: so many heads, or as many tails, at the most.
 pub fn chance_of_difference(rounds: usize) -> Option<f64> {
-    if rounds < MIN_ROUNDS {
-        return None;
-    }
+    (rounds >= MIN_ROUNDS).then(|| chance_of_leaving_out(rounds, outside(rounds)))
+}
+
+/// The chance that the true median is beyond an interval that has so many rounds outside at each end.
+fn chance_of_leaving_out(rounds: usize, outside: usize) -> f64 {
     let all = rounds as f64;
     let mut term = 0.5_f64.powf(all);
     let mut sum = term;
-    for heads in 1..=outside(rounds) {
+    for heads in 1..=outside {
         let heads = heads as f64;
         term *= (all - heads + 1.0) / heads;
         sum += term;
     }
-    Some(2.0 * sum)
+    2.0 * sum
 }
 
 /// Histograms keep three digits: two neighbouring values are this far apart, relatively, and so
@@ -99,10 +101,27 @@ pub struct Spread {
 impl Spread {
     /// None where no value is a number.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        Self::without(values, |rounds| Some(outside(rounds)))
+    }
+
+    /// The narrowest interval that leaves the median out with at most this chance; None: there are too few values for one.
+    pub fn at_level(values: impl IntoIterator<Item = f64>, chance: f64) -> Option<Self> {
+        let outside = |rounds| {
+            let most = (0..rounds / 2).take_while(|n| chance_of_leaving_out(rounds, *n) <= chance);
+            most.last()
+        };
+        Self::without(values, outside)
+    }
+
+    /// The spread without so many values at each end, by how many there are.
+    fn without(
+        values: impl IntoIterator<Item = f64>,
+        outside: impl Fn(usize) -> Option<usize>,
+    ) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
         let rounds = sorted.len();
-        let outside = outside(rounds);
+        let outside = outside(rounds)?;
         Some(Self {
             median: median(sorted.iter().copied())?,
             low: *sorted.get(outside)?,

@@ -1,7 +1,7 @@
-//! The summary of a run: one table over all its paths, the bars, and the origin of the figures.
+//! The summary of a run: one table over all its paths, and the origin of the figures.
 
 use crate::{
-    bars, constant, legend,
+    constant, legend,
     metric::{Metric, Process},
     model::{Block, Column, Table, Text},
     number::{self, NONE},
@@ -17,15 +17,8 @@ const THROUGHPUT: [(&str, &str); 3] = [
     ("stress-write", "Cassandra, writes"),
 ];
 
-/// Warnings, the table, the paths that are not in it, and the bars.
-pub fn blocks(run: &Run) -> Vec<Block> {
-    let mut blocks = brief(run);
-    blocks.push(Block::Table(bars::table(run)));
-    blocks
-}
-
 /// Warnings, the table, and the paths that are not in it.
-pub fn brief(run: &Run) -> Vec<Block> {
+pub fn blocks(run: &Run) -> Vec<Block> {
     let mut blocks = warnings(run);
     blocks.push(Block::Table(table(run)));
     blocks.extend(legend::of_summary(run).map(Block::Paragraph));

@@ -8,6 +8,8 @@ use crate::{
 
 /// The path without a proxy.
 pub const DIRECT: &str = "direct";
+/// A second direct under another name, whose difference to the first is what chance does.
+pub const AGAIN: &str = "direct-again";
 
 impl Series {
     /// No proxy: nothing to say of one.
@@ -71,24 +73,6 @@ impl Experiment {
         Difference::of_sums(self.pairs(series, metric)?)
     }
 
-    /// The path ÷ another one, round by round.
-    pub fn against(&self, series: &Series, other: &str, metric: Metric) -> Option<Difference> {
-        Difference::of_ratios(paired(series, self.series(other)?, metric))
-    }
-
-    /// The path's addition to direct ÷ another path's addition, round by round, over the rounds in which
-    /// the other adds anything.
-    pub fn share(&self, series: &Series, other: &str, metric: Metric) -> Option<Difference> {
-        let (direct, other) = (self.direct()?, self.series(other)?);
-        let ours = series.rounds.iter().zip(&other.rounds).zip(&direct.rounds);
-        let added = ours.filter_map(|((a, b), direct)| {
-            let direct = metric.of(direct)?;
-            Some((metric.of(a)? - direct, metric.of(b)? - direct))
-        });
-        let pairs: Vec<(f64, f64)> = added.filter(|(_, other)| *other > 0.0).collect();
-        Difference::of_ratios(pairs)
-    }
-
     /// Rounds that both have and both answer for. An interrupted run has more of one.
     pub fn pairs(&self, series: &Series, metric: Metric) -> Option<Vec<(f64, f64)>> {
         Some(paired(series, self.direct()?, metric))
@@ -100,7 +84,8 @@ impl Experiment {
     }
 }
 
-fn paired(a: &Series, b: &Series, metric: Metric) -> Vec<(f64, f64)> {
+/// Answers of the rounds that both have and both answer for.
+pub(crate) fn paired(a: &Series, b: &Series, metric: Metric) -> Vec<(f64, f64)> {
     let both = a.rounds.iter().zip(&b.rounds);
     let pairs = both.filter_map(|(a, b)| Some((metric.of(a)?, metric.of(b)?)));
     pairs.collect()

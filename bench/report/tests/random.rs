@@ -183,8 +183,7 @@ proptest! {
         for (_, page) in pages::experiments(&run) {
             assert_numbers(&page);
         }
-        let (name, page) = ("everything", "README.md");
-        assert_numbers(&pages::bars(&[pages::Named { name, page, run: &run }]));
+        assert_numbers(&pages::bars(Some(&run)));
         assert_numbers(&html::page(&run));
         for (file, svg) in artifacts(&run) {
             assert_numbers(&svg);

@@ -20,16 +20,11 @@ use report::{
     schema::{Profile, Round},
 };
 
-/// The summary of a run and its bars: what people choose a path by.
+/// The summary of a run: what people choose a path by.
 fn readme(run: &Run) -> String {
-    let named = pages::Named {
-        name: "everything",
-        page: "README.md",
-        run,
-    };
     let index = pages::index(run, "");
     let (summary, _) = index.split_once("## Pages").unwrap();
-    summary.to_owned() + &pages::bars(&[named])
+    summary.to_owned()
 }
 
 /// Every round of a path does what this says, by the same round of direct.

@@ -19,12 +19,10 @@ pub use forward::FORWARD;
 pub use load::workload::Topology;
 pub use ours::Ours;
 use report::schema::PathKind;
+pub use report::view::{AGAIN, DIRECT};
 pub use shortcut::SHORTCUT;
 
 use crate::gateway::nftables;
-
-/// The name of the way without a proxy.
-pub const DIRECT: &str = "direct";
 
 /// All of them, in the order of tables.
 pub const OURS: [&Ours; 14] = [
@@ -52,6 +50,11 @@ pub fn every() -> Vec<report::schema::Path> {
         about: "no proxy; nothing is attached to the cgroup that the client is in".into(),
         absent: None,
     };
+    let again = report::schema::Path {
+        name: AGAIN.into(),
+        about: "as direct, under another name: what it differs by is chance".into(),
+        ..direct.clone()
+    };
     let ours = OURS.iter().map(|path| report::schema::Path {
         name: path.name.into(),
         kind: PathKind::Ours,
@@ -70,7 +73,7 @@ pub fn every() -> Vec<report::schema::Path> {
         about: peer.about().into(),
         absent: None,
     });
-    [direct]
+    [direct, again]
         .into_iter()
         .chain(ours)
         .chain([kernel])

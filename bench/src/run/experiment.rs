@@ -1,6 +1,7 @@
 //! An experiment: a workload's variant over every way, in interleaved rounds.
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -11,7 +12,11 @@ use load::{
     order::Seed,
     workload::{Client, Database, Variant, Workload},
 };
-use report::schema::{Experiment, Origin, Profile, Published, Series};
+use report::{
+    bars,
+    schema::{Experiment, Origin, Profile, Published, Series},
+    sequential,
+};
 
 use super::{
     headroom,
@@ -20,12 +25,12 @@ use super::{
     progress::Progress,
     round::{Timing, play},
     shuffle::Shuffle,
-    stage::Stage,
+    stage::{Lane, Stage},
 };
 use crate::{
     databases::Databases,
     interrupt,
-    paths::DIRECT,
+    paths::{AGAIN, DIRECT},
     ways::{Cgroups, Ways},
 };
 
@@ -35,8 +40,10 @@ const PROFILED: u64 = 1_000;
 /// The way in which experiments are done in this run.
 #[derive(Clone, Copy, Debug)]
 pub struct How {
-    /// Rounds that count.
+    /// Rounds that count; with bars to decide, the most.
     pub rounds: u32,
+    /// Whether rounds end where the experiment's bars are decided.
+    pub decides: bool,
     /// The lengths of rounds and turns.
     pub timing: Timing,
     /// The seconds of each path before the first round that counts.
@@ -89,7 +96,8 @@ pub fn run(
     let cleared = databases
         .near(|| load::clear(&variant.job, &databases.addresses, credentials))
         .context("cannot take the tables away");
-    outcome.experiment.refused = headroom::judge(&outcome.experiment, cores());
+    outcome.experiment.refused = headroom::judge(&outcome.experiment, cores())
+        .or_else(|| bars::again_differs(&outcome.experiment));
     outcome.stopped = measured.and(cleared).err();
     outcome
 }
@@ -111,7 +119,6 @@ fn measure(
     let cgroups = Cgroups::new(databases.home.as_ref())?;
     let lines = Lines::new(variant, databases, ways)?;
     let mut stage = Stage::set(variant, databases, ways, &cgroups, &lines)?;
-    let mut shuffle = Shuffle::new(how.seed);
     let mut all: Vec<(Series, Latencies)> = Vec::new();
     for lane in &stage.lanes {
         let series = Series {
@@ -124,13 +131,7 @@ fn measure(
     }
     // Rounds that are cut off by a signal are lost; those before them are kept.
     let played = rounds(
-        &mut stage,
-        variant,
-        databases,
-        how,
-        &mut shuffle,
-        progress,
-        &mut all,
+        &mut stage, variant, experiment, databases, how, progress, &mut all,
     );
     let verified = match played {
         Ok(()) => stage.verify(),
@@ -183,12 +184,13 @@ fn profiles(
 fn rounds(
     stage: &mut Stage<'_>,
     variant: &Variant,
+    experiment: &Experiment,
     databases: &Databases,
     how: How,
-    shuffle: &mut Shuffle,
     progress: &mut Progress,
     all: &mut [(Series, Latencies)],
 ) -> anyhow::Result<()> {
+    let mut shuffle = Shuffle::new(how.seed);
     let credentials = databases.credentials.as_ref();
     for number in 0..=how.rounds {
         let began = Instant::now();
@@ -209,7 +211,7 @@ fn rounds(
                 // 0 filled the tables.
                 number: 1 + u64::from(number) * lanes + at as u64,
             };
-            if let Some(lane) = stage.lanes.get_mut(at).filter(|lane| lane.failed.is_none()) {
+            if let Some(lane) = stage.lanes.get_mut(at).filter(|lane| lane.works()) {
                 let connected = lane.connect(variant, credentials, seed);
                 if let Err(error) = connected {
                     interrupt::check()?;
@@ -217,7 +219,7 @@ fn rounds(
                 }
             }
         }
-        let done = play(&mut stage.lanes, &databases.pids, timing, shuffle)?;
+        let done = play(&mut stage.lanes, &databases.pids, timing, &mut shuffle)?;
         let direct = stage.lanes.first().and_then(|lane| lane.failed.clone());
         if let Some(why) = direct {
             bail!("{DIRECT}: {why}");
@@ -232,8 +234,35 @@ fn rounds(
                 series.rounds.push(done.round);
             }
         }
+        if how.decides && sequential::is_look(number as usize) {
+            let series = all.iter().map(|(series, _)| series.clone()).collect();
+            let so_far = Experiment {
+                series,
+                ..experiment.clone()
+            };
+            if !rest(&mut stage.lanes, &so_far) {
+                break;
+            }
+        }
     }
     Ok(())
+}
+
+/// Has the lanes rest whose bars are decided. Returns whether there is a bar that is not.
+fn rest(lanes: &mut [Lane<'_>], so_far: &Experiment) -> bool {
+    let has_lane = |path: &str| {
+        lanes
+            .iter()
+            .any(|lane| lane.path == path && lane.failed.is_none())
+    };
+    let undecided: BTreeSet<&str> = bars::of(&so_far.id)
+        .filter(|bar| bar.paths().all(has_lane) && !bars::is_done(bar, so_far))
+        .flat_map(bars::Bar::paths)
+        .collect();
+    for lane in lanes {
+        lane.rests = ![DIRECT, AGAIN].contains(&lane.path) && !undecided.contains(lane.path);
+    }
+    !undecided.is_empty()
 }
 
 /// Returns the host's number of cores; 1 where it cannot be found out, which refuses more.

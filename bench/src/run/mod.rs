@@ -4,6 +4,7 @@
 //! `round` (turns) → `generator`. `host` describes the host.
 
 mod awake;
+pub mod bars;
 mod check;
 pub mod experiment;
 mod generator;
@@ -36,6 +37,7 @@ pub use plan::planned;
 use crate::{
     databases::{Databases, Given},
     interrupt,
+    paths::AGAIN,
     ways::Ways,
 };
 use awake::Awake;
@@ -82,7 +84,7 @@ pub struct Args {
     /// Interleaved rounds [default: 5, with --quick 2]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// The seconds that each path works in a round [default: 1, with --quick 0.4]
+    /// The seconds that each path works in a round [default: 1, with --quick 0.25]
     #[arg(long, value_parser = crate::seconds)]
     seconds: Option<f64>,
     /// The seed of the order of turns, and of the keys
@@ -101,7 +103,10 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let workloads = load::workload::read(Path::new(WORKLOADS))?;
     let planned = plan::choose(&workloads, &args.only, args.quick)?;
-    let ways = Ways::find(&args.paths, &peers::Overrides::parse(&args.peer_bins)?)?;
+    let mut ways = Ways::find(&args.paths, &peers::Overrides::parse(&args.peer_bins)?)?;
+    if args.quick {
+        ways.leave_out(AGAIN, "a quick run compares nothing");
+    }
     for id in &args.profile {
         let is_planned = planned.iter().any(|planned| planned.variant.id == *id);
         ensure!(
@@ -113,19 +118,38 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         profile::can_be_taken()?;
     }
     let how = how(args);
+    let results = begin(args, how, &ways)?;
+    let results = carry_out(args, &planned, &ways, how, results)?;
+    let wrong = match args.quick {
+        true => check::loose(&results),
+        false => check::missing(&results),
+    };
+    for what in &wrong {
+        eprintln!("wrong: {what}");
+    }
+    Ok(ExitCode::from(u8::from(!wrong.is_empty())))
+}
+
+/// Does the experiments that the results do not have yet. What was measured is written, whatever happens.
+fn carry_out(
+    args: &Args,
+    planned: &[Planned],
+    ways: &Ways,
+    how: How,
+    mut results: Run,
+) -> anyhow::Result<Run> {
     let out = out(args);
     // The committed file is replaced by a whole run, or not at all.
-    let unfinished = out.with_extension("unfinished.json");
+    let unfinished = unfinished(&out);
     if let Some(folder) = out.parent() {
         fs::create_dir_all(folder)?;
     }
-    let mut results = begin(args, how, &ways)?;
     let awake = Awake::ask();
     let circumstances = &mut results.machine.circumstances;
     circumstances.insert("idle cores".into(), awake.described());
-    let began = Instant::now();
-    let measured = all(args, &planned, &ways, how, &unfinished, &mut results);
-    results.seconds = began.elapsed().as_secs_f64();
+    let (began, before) = (Instant::now(), results.seconds);
+    let measured = all(args, planned, ways, how, &unfinished, &mut results);
+    results.seconds = before + began.elapsed().as_secs_f64();
     results.complete = measured.is_ok();
     drop(awake);
     if !results.experiments.is_empty() {
@@ -140,14 +164,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         eprintln!("written: {} ({:.0} s)", kept.display(), results.seconds);
     }
     measured?;
-    let wrong = match args.quick {
-        true => check::loose(&results),
-        false => check::missing(&results),
-    };
-    for what in &wrong {
-        eprintln!("wrong: {what}");
-    }
-    Ok(ExitCode::from(u8::from(!wrong.is_empty())))
+    Ok(results)
+}
+
+/// The file of a run that has not come to its end.
+fn unfinished(out: &Path) -> PathBuf {
+    out.with_extension("unfinished.json")
 }
 
 /// Every experiment. One that fails is noted; a signal ends them all.
@@ -159,7 +181,16 @@ fn all(
     out: &Path,
     results: &mut Run,
 ) -> anyhow::Result<()> {
-    let estimate = |planned: &Planned| planned.estimate(how, ways.count());
+    let estimate = |planned: &Planned| {
+        let compared = planned.variant.paths.len();
+        // With the two directs; a variant that names no path compares all.
+        let compared = if compared == 0 {
+            ways.count()
+        } else {
+            compared + 2
+        };
+        planned.estimate(how, compared)
+    };
     let estimates: Vec<Duration> = planned.iter().map(estimate).collect();
     let mut progress = Progress::new(&estimates);
     let mut is_cold = true;
@@ -167,6 +198,9 @@ fn all(
     for (planned, estimate) in planned.iter().zip(estimates) {
         interrupt::check()?;
         let (workload, variant) = (&planned.workload, &planned.variant);
+        if results.experiment(&variant.id).is_some() {
+            continue;
+        }
         progress.experiment(&variant.id, &planned.about(), estimate);
         let databases = match Databases::start(
             variant.database,
@@ -196,7 +230,9 @@ fn all(
         let outcome = experiment::run(workload, variant, setting, &mut progress);
         results.profiles.extend(outcome.profiles);
         if let Some(error) = outcome.stopped {
-            keep_begun(results, outcome.experiment);
+            if !how.decides {
+                keep_begun(results, outcome.experiment);
+            }
             interrupt::check()?;
             fail(results, &variant.id, &error);
             continue;
@@ -257,12 +293,13 @@ fn is_part(args: &Args) -> bool {
 
 fn how(args: &Args) -> How {
     let (rounds, seconds, settle_seconds, warm_up_seconds) = match args.quick {
-        true => (2, 0.4, QUICK_WARM_UP_SECONDS, QUICK_WARM_UP_SECONDS),
+        true => (2, 0.25, QUICK_WARM_UP_SECONDS, QUICK_WARM_UP_SECONDS),
         false => (5, 1.0, SETTLE_SECONDS, WARM_UP_SECONDS),
     };
     let seconds = args.seconds.unwrap_or(seconds);
     How {
         rounds: args.rounds.unwrap_or(rounds),
+        decides: false,
         timing: Timing {
             seconds,
             turn_seconds: TURN_SECONDS.min(seconds),

@@ -52,7 +52,8 @@ impl Progress {
         done: &[Option<Done>],
         took: Duration,
     ) {
-        let each = lanes.iter().zip(done).map(|(lane, done)| match done {
+        let played = lanes.iter().zip(done).filter(|(lane, _)| !lane.rests);
+        let each = played.map(|(lane, done)| match done {
             None => format!("{} failed", lane.path),
             Some(done) => format!(
                 "{} {:.0} op/s p50 {:.0} µs{}",

@@ -35,7 +35,7 @@ struct Account {
     spent: [Spent; 3],
 }
 
-/// Plays one round: every lane that has not failed works, in turns. `None` for those that failed,
+/// Plays one round: every lane that has not failed works, in turns. `None` for those that rest, or failed,
 /// now or before; a lane's failure is noted in it and is no error here.
 ///
 /// # Errors
@@ -76,6 +76,9 @@ pub fn play(
     }
     let after = Sockets::now()?;
     let done = lanes.iter_mut().zip(accounts).map(|(lane, account)| {
+        if lane.rests {
+            return None;
+        }
         let pids = lane.generator.as_ref().map(|generator| generator.pid());
         let bytes = pids.map_or(0, |pid| after.since(&before, &[pid]));
         let through_proxy = after.since(&before, &lane.proxy_pids);
@@ -90,7 +93,11 @@ pub fn play(
 
 /// A lane's generator works; what failed is noted, and the lane is out.
 fn work(lane: &mut Lane<'_>, seconds: f64) -> anyhow::Result<Option<Answer>> {
-    let Some(generator) = lane.generator.as_mut().filter(|_| lane.failed.is_none()) else {
+    let Some(generator) = lane
+        .generator
+        .as_mut()
+        .filter(|_| lane.failed.is_none() && !lane.rests)
+    else {
         return Ok(None);
     };
     match generator.work(seconds) {

@@ -24,7 +24,7 @@ use crate::{
     databases::Databases,
     gateway::{Line, nftables},
     interrupt,
-    paths::{DIRECT, FORWARD, OURS, Ours, SHORTCUT, Topology},
+    paths::{AGAIN, DIRECT, FORWARD, OURS, Ours, SHORTCUT, Topology},
     server::binary,
     ways::{Cgroups, Ways},
 };
@@ -55,6 +55,8 @@ pub struct Lane<'a> {
     pub generator: Option<Generator>,
     /// The reason why the lane is out of the experiment.
     pub failed: Option<String>,
+    /// Whether it has done enough: it has no more rounds.
+    pub rests: bool,
 }
 
 /// Everything that runs during an experiment.
@@ -89,6 +91,10 @@ impl<'a> Stage<'a> {
         stage
             .lanes
             .push(Lane::new(DIRECT, &databases.addresses, cgroups));
+        if ways.has(AGAIN) {
+            let again = Lane::new(AGAIN, &databases.addresses, cgroups);
+            stage.lanes.push(again);
+        }
         for (told, cgroup) in cgroups.ours() {
             stage.add_agent((told, cgroup), variant, databases, ways, cgroups)?;
         }
@@ -268,6 +274,7 @@ impl<'a> Lane<'a> {
             hand_overs: None,
             generator: None,
             failed: None,
+            rests: false,
         }
     }
 
@@ -297,6 +304,11 @@ impl<'a> Lane<'a> {
             &hello,
         )?);
         Ok(())
+    }
+
+    /// Whether it takes part in the next round.
+    pub fn works(&self) -> bool {
+        self.failed.is_none() && !self.rests
     }
 
     /// Takes the lane out of the experiment from here on.

@@ -319,7 +319,7 @@ impl Dataplane {
             generation: self.tables.generation(),
             is_incoming: self.is_incoming,
         };
-        let mut survey = Survey::take(policy, &scope).map_err(AttachError::Sockets)?;
+        let mut survey = Survey::take(policy, &scope).map_err(AttachError::Connections)?;
         if !self.meter_hooks.are_attached() {
             // Said and counted where they could not be attached.
             survey.wanted.clear();

@@ -1,6 +1,8 @@
 //! Everything `unsafe`: socket options and questions to bpf(2) that no crate wraps, and the promise
 //! that the shared layout is plain bytes.
 
+mod ring;
+
 use std::{
     ffi::CString,
     fs::File,
@@ -20,6 +22,8 @@ use aya::{
 use ebpf::abi;
 use nix::libc;
 use tokio::io::{Interest, unix::AsyncFd};
+
+pub(crate) use ring::Ring;
 
 /// A type from `abi.h`, as a map's key or value.
 #[derive(Clone, Copy, Debug)]

@@ -24,7 +24,7 @@ use crate::{
     holds::{self, Names, Process},
     left_out::{LeftOut, Shares},
     maps::{self, MapsError},
-    sys::{self, PodOf},
+    sys::{self, PodOf, Ring},
     tap_outcomes::{Outcomes, Settled},
 };
 use policy::RuleName;
@@ -37,8 +37,8 @@ pub const MIN_TAP_RING_BYTES: u32 = 1 << 16;
 pub const MAX_TAP_RING_BYTES: u32 = 1 << 30;
 
 /// A ring without a setting: 100 ms at 100,000 requests a second, of which each is two records of 200 bytes, and
-/// as much again for the size classes, doubled.
-pub const DEFAULT_TAP_RING_BYTES: u32 = 16 << 20;
+/// as much again for the size classes.
+pub const DEFAULT_TAP_RING_BYTES: u32 = 8 << 20;
 
 /// Bytes of a frame's body that are copied, at most.
 pub const TAP_BODY_BYTES: u32 = abi::TAP_BODY_BYTES;
@@ -163,11 +163,13 @@ impl Tap {
         self.shares.clone()
     }
 
-    fn ring(&mut self, bytes: u32) -> Result<RingBuf<MapData>, MapError> {
-        let ring = sys::make_ring(bytes)?;
-        let ring = RingBuf::try_from(maps::map(ring)?)?;
+    fn ring(&mut self, bytes: u32) -> Result<Ring, MapError> {
+        let fd = sys::make_ring(bytes)?;
+        let ring = Ring::new(fd.try_clone()?, bytes)?;
+        // For as long as it takes to enter it.
+        let entered = RingBuf::try_from(maps::map(fd)?)?;
         for slot in 0..abi::TAP_SLOTS {
-            self.rings.set(slot, &ring, 0)?;
+            self.rings.set(slot, &entered, 0)?;
         }
         Ok(ring)
     }
@@ -185,7 +187,7 @@ impl Tap {
 
 /// The reader of the tap's ring. It is for a thread of its own.
 pub struct TapReader {
-    ring: RingBuf<MapData>,
+    ring: Ring,
     /// The ring's size.
     bytes: usize,
     sleeps: Array<MapData, u32>,
@@ -308,12 +310,16 @@ impl TapReader {
             outcomes: &mut self.outcomes,
             names: &self.names,
         };
-        while let Some(bytes) = self.ring.next() {
-            found += bytes.len();
-            match event(&bytes, &self.names) {
+        let names = &self.names;
+        let mut told = |bytes: &[u8]| {
+            match event(bytes, names) {
                 Some((cookie, event)) => consumer.event(cookie, event, &mut flows),
                 None => tracing::error!("a record of the tap could not be read"),
             }
+            bytes.len()
+        };
+        while let Some(bytes) = self.ring.next(&mut told) {
+            found += bytes;
         }
         consumer.pause(&mut flows);
         found

@@ -74,6 +74,39 @@ fn libraries(program: &Path, root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The modules that the agent needs and that a host loads by itself when they are asked for: connections are listed by them.
+/// In the order of loading.
+const MODULES: [&str; 2] = ["inet_diag.ko", "tcp_diag.ko"];
+
+/// Puts the modules of a kernel, whose package is unpacked in `folder`, behind the guest. Returns both.
+pub fn with_modules(guest: &Path, folder: &Path, kernel: &str) -> Result<PathBuf> {
+    let root = folder.join(format!("{kernel}.modules"));
+    let modules = root.join("modules");
+    fs::create_dir_all(&modules)?;
+    for (number, name) in MODULES.iter().enumerate() {
+        let found = capture(
+            Command::new("find")
+                .arg(folder.join(kernel))
+                .args(["-name", &format!("{name}*")]),
+        )?;
+        let found = String::from_utf8(found)?;
+        let module = found
+            .lines()
+            .next()
+            .with_context(|| format!("{kernel} has no {name}"))?;
+        let to = modules.join(format!("{number}-{name}"));
+        match module.ends_with(".xz") {
+            true => fs::write(&to, capture(Command::new("xz").args(["-dc", module]))?)?,
+            false => fs::copy(module, &to).map(drop)?,
+        }
+    }
+    let extra = archive(&root, &folder.join(format!("{kernel}.modules.cpio")))?;
+    let initrd = folder.join(format!("{kernel}.initrd"));
+    let both = [fs::read(guest)?, fs::read(extra)?].concat();
+    fs::write(&initrd, both)?;
+    Ok(initrd)
+}
+
 fn archive(root: &Path, to: &Path) -> Result<PathBuf> {
     let names = Command::new("find")
         .arg(".")

@@ -10,6 +10,9 @@ mount -t tmpfs run /run
 mount -t cgroup2 cgroup /sys/fs/cgroup
 mount -t bpf bpf /sys/fs/bpf
 ip link set lo up
+for module in /modules/*; do
+	insmod "$module"
+done
 mkdir /sys/fs/cgroup/apps /run/underpass
 
 value() {

@@ -87,6 +87,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn boot(folder: &Path, series: &str, guest: &Path) -> Result<Outcome> {
     let (kernel, image) = image(folder, series)?;
+    let initrd = guest::with_modules(guest, folder, &kernel)?;
     let log = folder.join(format!("{kernel}.log"));
     eprintln!("booting {kernel}: {}", log.display());
     run_command(
@@ -97,7 +98,7 @@ fn boot(folder: &Path, series: &str, guest: &Path) -> Result<Outcome> {
             .arg("-kernel")
             .arg(&image)
             .arg("-initrd")
-            .arg(guest)
+            .arg(&initrd)
             .args(["-append", "console=ttyS0 quiet panic=-1"])
             .stdout(File::create(&log)?),
     )

@@ -1,190 +1,207 @@
 //! Whether a bar is met. "Met" and "missed" are claims: where the figures cannot carry one, the
-//! verdict says so.
+//! verdict says so, and why.
 
-use super::{Bar, Bound, Measure, Where};
+use super::{Bar, Bound, Measure};
 use crate::{
     metric::Metric,
     number,
     schema::{Experiment, Run, Series},
-    stats::{MIN_ROUNDS, Spread},
-    view::DIRECT,
+    sequential::{self, NARROW_RATIO, NARROW_US},
+    stats::Spread,
+    view::{AGAIN, DIRECT, paired},
 };
 
 /// The verdict on a bar.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// The bar holds, with this value and all of its spread.
-    Met(f64),
-    /// The bar does not hold, with this value and all of its spread.
-    Missed(f64),
-    /// The bound is in the spread: more rounds could tell.
-    WithinNoise(Value),
+    /// The bar holds: with all of the interval, or with the median of one that is narrow.
+    Met(Value),
+    /// The bar does not hold, likewise.
+    Missed(Value),
+    /// The bound is in a wide interval, which has this reason.
+    Undecided(Value, &'static str),
     /// Nobody knows, for this reason.
     NotMeasured(String),
 }
 
-/// A figure that is held against a bound, with its spread.
+/// A figure that is held against a bound, with its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value {
-    /// The figure that the tables show.
+    /// The median of the rounds, or a figure of them all.
     pub figure: f64,
-    /// Where its spread begins.
+    /// Where its interval begins.
     pub low: f64,
-    /// Where its spread ends.
+    /// Where its interval ends.
     pub high: f64,
+    /// The rounds that it is of.
+    pub rounds: usize,
 }
 
 impl Bar {
     /// Whether it holds in a run.
     pub fn verdict(&self, run: &Run) -> Verdict {
-        match self.values(run) {
-            Err(why) => Verdict::NotMeasured(why),
-            Ok(values) => self.judged(&values),
-        }
+        let absent = run.path(self.path).and_then(|path| path.absent.clone());
+        let failed = run.failed.get(self.experiment);
+        let experiment = run.experiment(self.experiment);
+        let judged = match (absent, failed, experiment) {
+            (Some(why), _, _) => Err(why),
+            (None, Some(why), _) => Err(format!("failed: {why}")),
+            (None, None, None) => Err("not part of this run".into()),
+            (None, None, Some(experiment)) => self.judged(experiment),
+        };
+        judged.unwrap_or_else(Verdict::NotMeasured)
     }
 
-    /// Whether the run has its path, and tried what it is about.
-    pub fn is_part_of(&self, run: &Run) -> bool {
-        let path = run
-            .path(self.path)
-            .is_some_and(|path| path.absent.is_none());
-        let ids = run.experiments.iter().map(|e| &e.id);
-        let mut tried = ids.chain(run.failed.keys());
-        path && tried.any(|id| self.place.is(id))
-    }
-
-    /// Missed in one place is missed, and met is met in all.
-    fn judged(&self, values: &[Value]) -> Verdict {
-        let is_in = |v: &&Value| self.bound.holds(v.low) != self.bound.holds(v.high);
-        let is_missed = |v: &&Value| !self.bound.holds(v.high) && !self.bound.holds(v.low);
-        let worst = |values: &mut dyn Iterator<Item = &Value>| self.bound.worst(values).copied();
-        if let Some(value) = worst(&mut values.iter().filter(is_missed)) {
-            Verdict::Missed(value.figure)
-        } else if let Some(value) = worst(&mut values.iter().filter(is_in)) {
-            Verdict::WithinNoise(value)
-        } else if let Some(value) = worst(&mut values.iter()) {
-            Verdict::Met(value.figure)
-        } else {
-            Verdict::NotMeasured("not part of this run".into())
-        }
-    }
-
-    /// One of each place; or why one of them has none.
-    fn values(&self, run: &Run) -> Result<Vec<Value>, String> {
-        let path = run.path(self.path).ok_or("not part of this run")?;
-        if let Some(reason) = &path.absent {
-            return Err(reason.clone());
-        }
-        let failed = run.failed.iter().find(|(id, _)| self.place.is(id));
-        if let Some((id, reason)) = failed {
-            return Err(self.place.told(id, &format!("failed: {reason}")));
-        }
-        let mut lacking = self.place.named().iter();
-        if let Some(id) = lacking.find(|id| run.experiment(id).is_none()) {
-            return Err(self.place.told(id, "not part of this run"));
-        }
-        let places = run.experiments.iter().filter(|e| self.place.is(&e.id));
-        let told = |e: &Experiment, why: String| self.place.told(&e.id, &why);
-        places
-            .map(|e| self.value(e).map_err(|why| told(e, why)))
-            .collect()
-    }
-
-    fn value(&self, experiment: &Experiment) -> Result<Value, String> {
+    /// The verdict that the rounds of its experiment allow so far.
+    ///
+    /// # Errors
+    /// There is no figure, for this reason.
+    pub fn judged(&self, experiment: &Experiment) -> Result<Verdict, String> {
         if let Some(reason) = &experiment.refused {
             return Err(format!("withheld: {reason}"));
         }
-        let Some(series) = experiment.series(self.path) else {
-            let reason = experiment.left_out.get(self.path);
-            return Err(reason.map_or_else(|| "no figure".into(), Clone::clone));
-        };
-        for name in [self.path, DIRECT] {
-            let errors = experiment.series(name).map_or(0, Series::errors);
-            if errors > 0 {
-                let errors = number::grouped(errors as f64);
-                return Err(format!("{name} had errors: {errors}"));
+        let value = measured(self.measure, experiment, self.path)?;
+        let holds = |figure| self.bound.holds(figure);
+        Ok(if holds(value.low) && holds(value.high) {
+            Verdict::Met(value)
+        } else if !holds(value.low) && !holds(value.high) {
+            Verdict::Missed(value)
+        } else if self.measure.is_narrow(value) {
+            match holds(value.figure) {
+                true => Verdict::Met(value),
+                false => Verdict::Missed(value),
             }
-        }
-        let (value, rounds) = self.measure.of(experiment, series).ok_or("no figure")?;
-        match rounds < MIN_ROUNDS {
-            true => Err(format!("rounds: {rounds}, of the {MIN_ROUNDS} it takes")),
-            false => Ok(value),
-        }
+        } else {
+            let figures = self.measure.figures(experiment, self.path)?;
+            let spread = Spread {
+                median: value.figure,
+                low: value.low,
+                high: value.high,
+                rounds: value.rounds,
+            };
+            Verdict::Undecided(value, sequential::why_wide(&figures, &spread))
+        })
     }
 }
 
+/// Why an experiment's two directs differ; None: they do not, or there are not two.
+pub fn again_differs(experiment: &Experiment) -> Option<String> {
+    let differs = |measure: Measure, same: f64| {
+        let value = measured(measure, experiment, AGAIN).ok()?;
+        let is_same = value.low <= same && same <= value.high;
+        (!is_same).then(|| {
+            let [figure, low, high] =
+                [value.figure, value.low, value.high].map(|v| measure.text(v));
+            format!("two directs differ: {figure} ({low} … {high})")
+        })
+    };
+    differs(Measure::Ratio(Metric::OpS), 1.0).or_else(|| differs(Measure::Added(Metric::P50), 0.0))
+}
+
+/// A path's figure in an experiment.
+///
+/// # Errors
+/// There is none, for this reason.
+pub(super) fn measured(
+    measure: Measure,
+    experiment: &Experiment,
+    path: &str,
+) -> Result<Value, String> {
+    for name in [path, DIRECT] {
+        let errors = experiment.series(name).map_or(0, Series::errors);
+        if errors > 0 {
+            let errors = number::grouped(errors as f64);
+            return Err(format!("{name} had errors: {errors}"));
+        }
+    }
+    let figures = measure.figures(experiment, path)?;
+    let rounds = figures.len();
+    if let Measure::RssMib | Measure::HandOver = measure {
+        // A maximum has no interval: one round above the bound is above it.
+        let figure = figures.iter().copied().fold(f64::NAN, f64::max);
+        return Ok(Value {
+            figure,
+            low: figure,
+            high: figure,
+            rounds: experiment.series(path).map_or(0, |s| s.rounds.len()),
+        });
+    }
+    let least = sequential::LEAST_ROUNDS;
+    let spread = sequential::interval(&figures);
+    let spread = spread.ok_or_else(|| format!("rounds: {rounds}, of the {least} it takes"))?;
+    Ok(Value {
+        figure: spread.median,
+        low: spread.low,
+        high: spread.high,
+        rounds: spread.rounds,
+    })
+}
+
 impl Measure {
-    /// And of how many rounds it is.
-    fn of(self, experiment: &Experiment, series: &Series) -> Option<(Value, usize)> {
-        let difference = match self {
-            Self::Ratio(metric) => experiment.ratio(series, metric)?,
-            Self::Added(metric) => experiment.added(series, metric)?,
-            Self::Against(other, metric) => experiment.against(series, other, metric)?,
-            Self::Share(other, metric) => experiment.share(series, other, metric)?,
-            Self::HandOver => {
-                let us = series.hand_overs.as_ref()?.quantile_us(0.99)?;
-                return Some((Value::exact(us), series.rounds.len()));
+    /// A figure of each round; of what only all rounds together have, one.
+    fn figures(self, experiment: &Experiment, path: &str) -> Result<Vec<f64>, String> {
+        let series = |name: &str| {
+            experiment.series(name).ok_or_else(|| {
+                let reason = experiment.left_out.get(name);
+                reason.map_or_else(|| format!("no figure of {name}"), Clone::clone)
+            })
+        };
+        let (ours, direct) = (series(path)?, series(DIRECT)?);
+        let ratios = |other: &Series, metric| {
+            let pairs = paired(ours, other, metric).into_iter();
+            let pairs = pairs.filter(|(_, other)| *other > 0.0);
+            pairs.map(|(ours, other)| ours / other).collect()
+        };
+        Ok(match self {
+            Self::Ratio(metric) => ratios(direct, metric),
+            Self::Against(other, metric) => ratios(series(other)?, metric),
+            Self::Added(metric) => {
+                let pairs = paired(ours, direct, metric).into_iter();
+                pairs.map(|(ours, direct)| ours - direct).collect()
+            }
+            Self::Share(other, metric) => {
+                let added = |series| {
+                    let pairs = paired(series, direct, metric).into_iter();
+                    pairs.map(|(path, direct)| path - direct)
+                };
+                let both = added(ours).zip(added(series(other)?));
+                // Over the rounds in which the other adds anything.
+                let both = both.filter(|(_, other)| *other > 0.0);
+                both.map(|(ours, other)| ours / other).collect()
             }
             Self::OfOneCpu => {
-                let percents = series.rounds.iter().map(|round| {
-                    (round.proxy.user_us + round.proxy.system_us) / (round.seconds * 1e4)
-                });
-                let spread = Spread::of(percents)?;
-                let value = Value {
-                    figure: spread.median,
-                    low: spread.low,
-                    high: spread.high,
-                };
-                return Some((value, spread.rounds));
+                let of_one = |seconds: f64, us: f64| us / (seconds * 1e4);
+                let rounds = ours.rounds.iter();
+                rounds
+                    .map(|r| of_one(r.seconds, r.proxy.user_us + r.proxy.system_us))
+                    .collect()
+            }
+            Self::HandOver => {
+                let all = ours.hand_overs.as_ref();
+                let us = all.and_then(|all| all.quantile_us(0.99));
+                vec![us.ok_or("no flow was handed over")?]
             }
             Self::RssMib => {
-                // A maximum has no spread: one round above the bound is above it.
-                let mib = series.peak(Metric::RssPeak)? / 1024.0;
-                let rounds = series.values(Metric::RssPeak).count();
-                return Some((Value::exact(mib), rounds));
+                let kib = ours.peak(Metric::RssPeak).ok_or("no figure")?;
+                vec![kib / 1024.0]
             }
-        };
-        let value = Value {
-            figure: difference.median,
-            low: difference.low,
-            high: difference.high,
-        };
-        Some((value, difference.rounds))
+        })
+    }
+
+    /// Whether a value's interval is so narrow that its median decides.
+    fn is_narrow(self, value: Value) -> bool {
+        let half = (value.high - value.low) / 2.0;
+        match self {
+            Self::Added(_) => half <= NARROW_US,
+            _ => half <= NARROW_RATIO * value.figure.abs(),
+        }
     }
 }
 
 impl Value {
-    fn exact(figure: f64) -> Self {
-        Self {
-            figure,
-            low: figure,
-            high: figure,
-        }
-    }
-}
-
-impl Where {
-    fn is(self, id: &str) -> bool {
-        match self {
-            Self::Id(this) => this == id,
-            Self::Begins(with, _) => id.starts_with(with),
-        }
-    }
-
-    /// The experiments that must be there.
-    fn named(&self) -> &[&'static str] {
-        match self {
-            Self::Id(id) => std::slice::from_ref(id),
-            Self::Begins(_, ids) => ids,
-        }
-    }
-
-    /// A reason, with the experiment that it is of where there are several.
-    fn told(self, id: &str, reason: &str) -> String {
-        match self {
-            Self::Id(_) => reason.to_owned(),
-            Self::Begins(..) => format!("{id}: {reason}"),
-        }
+    /// Whether it has no interval.
+    pub fn is_exact(&self) -> bool {
+        self.low == self.high
     }
 }
 
@@ -193,14 +210,6 @@ impl Bound {
         match self {
             Self::AtLeast(bound) => value >= bound,
             Self::AtMost(bound) => value <= bound,
-        }
-    }
-
-    fn worst<'a>(self, values: &mut dyn Iterator<Item = &'a Value>) -> Option<&'a Value> {
-        let by_figure = |a: &&Value, b: &&Value| a.figure.total_cmp(&b.figure);
-        match self {
-            Self::AtLeast(_) => values.min_by(by_figure),
-            Self::AtMost(_) => values.max_by(by_figure),
         }
     }
 }

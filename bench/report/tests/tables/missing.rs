@@ -1,11 +1,6 @@
 //! Notes of a table on what is not in it, and on how to read it.
 
-use report::{
-    Run,
-    bars::{self, Verdict},
-    markdown::full,
-    schema::Round,
-};
+use report::{Run, markdown::full, schema::Round};
 
 use super::{
     common::{did, experiment_mut, run, series_mut},
@@ -54,13 +49,6 @@ fn who_is_absent_is_told_with_the_reason() {
     let told = "Not measured: observe (has not landed), shortcut (has not landed), shotover (not installed).";
     assert!(page.contains(told), "{page}");
     assert!(!page.lines().any(|line| line.starts_with("| shotover")));
-    // The README has no line for what another run may have measured; every table has.
-    assert!(
-        !page[page.find("*Bars").unwrap()..].contains("| shortcut |"),
-        "{page}"
-    );
-    let every = full(&run(1));
-    assert!(row(&every, "*Bars", "| shortcut").ends_with("| – | not measured: has not landed |"));
     let mut run = run(1);
     let left_out = &mut experiment_mut(&mut run, "connect").left_out;
     left_out.insert("haproxy".into(), "does not pass them on".into());
@@ -78,7 +66,6 @@ fn refused_figures_are_withheld() {
     assert!(!section.contains("| enrich"), "{section}");
     let readme = readme(&run);
     assert!(row(&readme, "| path", "| enrich").starts_with("| enrich | – |"));
-    assert!(row(&readme, "*Bars", "| bypass").contains("not measured: withheld: the generator"));
     assert!(readme.contains("node-raw (withheld)"));
 }
 
@@ -106,7 +93,6 @@ fn what_failed_is_told() {
         "{page}"
     );
     assert!(page.contains("stress-write (failed)"));
-    assert!(page.contains("not measured: failed: Cassandra did not start"));
 }
 
 #[test]
@@ -128,13 +114,6 @@ fn an_interrupted_run_uses_what_both_have() {
     );
     assert!(row(&page, "### stress-read\n", "| enrich").contains(" | – | "));
     assert!(row(&page, "### stress-write\n", "| enrich").contains(" | – | "));
-    for id in ["stress-read", "stress-write"] {
-        let bar = bars::ALL
-            .iter()
-            .find(|b| b.place == bars::Where::Id(id))
-            .unwrap();
-        assert_eq!(bar.verdict(&run), Verdict::NotMeasured("no figure".into()));
-    }
 }
 
 #[test]

@@ -1,10 +1,9 @@
 //! The README's table, and the pages that a run is split into.
 
 use report::{
-    bars::{Tally, tally},
     markdown::{full, readme},
     overview::Runs,
-    pages::{self, Named},
+    pages,
 };
 
 use super::{
@@ -13,23 +12,14 @@ use super::{
 };
 
 #[test]
-fn index_bars_and_experiments_hold_all_that_a_run_says() {
+fn index_and_experiments_hold_all_that_a_run_says() {
     let run = run(1);
-    let named = Named {
-        name: "everything",
-        page: "README.md",
-        run: &run,
-    };
-    let mut split = pages::index(&run, "") + &pages::bars(&[named]);
+    let mut split = pages::index(&run, "");
     for (_, page) in pages::experiments(&run) {
         split += &page;
     }
     let lines = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
-        // A path that no run has measured has no row among the bars.
-        let lines = lines.filter(|line| !line.ends_with("not measured: has not landed |"));
-        let lines = lines.filter(|line| !line.ends_with("not measured: not installed |"));
-        let lines = lines.filter(|line| !line.ends_with("not measured: not part of this run |"));
         lines.map(str::to_owned).collect()
     };
     let have = lines(&split);
@@ -54,32 +44,6 @@ fn the_index_links_a_page_for_each_experiment() {
     }
     assert!(index.contains("- [Bars](bars.md)"));
     assert!(index.contains("![") && index.contains("(added-latency.svg)"));
-}
-
-#[test]
-fn bars_are_counted_by_verdict() {
-    let mut run = run(1);
-    let before = tally(&run);
-    shape(&mut run, "node-raw", "bypass", |_, round| did(round, 1000));
-    let after = tally(&run);
-    let sum = |t: Tally| t.met + t.missed + t.within_noise + t.not_measured;
-    assert_eq!(sum(before), sum(after));
-    assert_eq!(after.missed, before.missed + 1);
-    let named = Named {
-        name: "here",
-        page: "here.md",
-        run: &run,
-    };
-    let page = pages::bars(&[named]);
-    let counts = [
-        after.met,
-        after.missed,
-        after.within_noise,
-        after.not_measured,
-    ];
-    let counts = counts.map(|n| n.to_string()).join(" | ");
-    assert!(page.contains(&format!("| here | {counts} |")), "{page}");
-    assert!(page.contains("## here\n\n[All tables of this run](here.md)."));
 }
 
 #[test]

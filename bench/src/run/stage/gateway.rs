@@ -12,7 +12,7 @@ use crate::{
     databases::Databases,
     gateway::{self, Line, nftables},
     interrupt,
-    paths::{DIRECT, FORWARD, OURS},
+    paths::{AGAIN, DIRECT, FORWARD, OURS},
     run::lines::Lines,
     server::binary,
     ways::Ways,
@@ -57,7 +57,7 @@ impl<'a> Stage<'a> {
         let virtual_address = gateway::virtual_of(database);
         let mut lane = Lane::at(way, line);
         lane.targets = match way {
-            DIRECT => vec![database],
+            DIRECT | AGAIN => vec![database],
             nftables::NAME => {
                 nftables::set(&line.gateway, virtual_address, database)?;
                 vec![virtual_address]
@@ -116,8 +116,10 @@ pub fn ways(variant: &Variant, ways: &Ways) -> Vec<&'static str> {
     let reaches = job.protocol != Protocol::Connect;
     let peers = ways.peers.iter().map(|(peer, _)| *peer);
     let peers = peers.filter(|peer| reaches && peer.carries(traffic(job.protocol)));
+    let again = ways.has(AGAIN).then_some(AGAIN);
     [DIRECT]
         .into_iter()
+        .chain(again)
         .chain(carries.map(|path| path.name))
         .chain(kernel)
         .chain(peers.map(peers::Peer::name))

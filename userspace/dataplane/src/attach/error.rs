@@ -67,6 +67,11 @@ pub enum AttachError {
         /// Process of the agent that is there.
         who: String,
     },
+    /// Socket diagnostics.
+    #[error(
+        "cannot list this host's connections: {0}; it takes the kernel's modules inet_diag and tcp_diag (`modprobe tcp_diag`)"
+    )]
+    Connections(io::Error),
     /// Listeners and raw sockets.
     #[error("cannot open the agent's sockets: {0}")]
     Sockets(io::Error),

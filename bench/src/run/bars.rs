@@ -1,0 +1,159 @@
+//! `underpass-bench bars`: the comparisons that carry a bar, and nothing else, each until it is decided.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::ensure;
+use report::{
+    Run,
+    bars::{self, ALL, Verdict},
+    sequential,
+};
+
+use super::{Planned, WORKLOADS, begin, carry_out, how, plan, unfinished};
+use crate::{databases::Given, ways::Ways};
+
+/// The committed file.
+const OUT: &str = "bench/results/bars.json";
+/// The seconds of a path in a round.
+const SECONDS: f64 = 0.5;
+
+/// Options of `bars`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Experiments; none: all that have a bar
+    only: Vec<String>,
+    #[command(flatten)]
+    given: Given,
+    /// The result file [default: bench/results/bars.json, or target/bench/bars.json if only some are measured]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// A peer's binary: its path, or another name on PATH
+    #[arg(long = "peer-bin", value_name = "NAME=PATH")]
+    peer_bins: Vec<String>,
+    /// The seed of the order of turns, and of the keys
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Begin anew, though an interrupted run of the same commit could go on
+    #[arg(long)]
+    anew: bool,
+}
+
+/// Runs the command; exits 1 unless each bar is met or missed.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let planned = planned(&args.only)?;
+    let ids: Vec<&str> = planned.iter().map(|p| &*p.variant.id).collect();
+    let asked: Vec<&bars::Bar> = ALL
+        .iter()
+        .filter(|bar| ids.contains(&bar.experiment))
+        .collect();
+    let paths: BTreeSet<&str> = asked.iter().flat_map(|bar| bar.paths()).collect();
+    let paths: Vec<String> = paths.into_iter().map(str::to_owned).collect();
+    let ways = Ways::find(&paths, &peers::Overrides::parse(&args.peer_bins)?)?;
+    let default = match args.only.is_empty() {
+        true => OUT,
+        false => "target/bench/bars.json",
+    };
+    let out = args.out.clone().unwrap_or_else(|| default.into());
+    let rounds = sequential::MOST_ROUNDS as u32;
+    let as_run = super::Args {
+        only: Vec::new(),
+        given: args.given.clone(),
+        quick: false,
+        out: Some(out.clone()),
+        paths,
+        peer_bins: args.peer_bins.clone(),
+        rounds: Some(rounds),
+        seconds: Some(SECONDS),
+        seed: args.seed,
+        profile: Vec::new(),
+        flames: None,
+    };
+    let mut how = how(&as_run);
+    how.decides = true;
+    let mut results = begin(&as_run, how, &ways)?;
+    if let Some(kept) = kept(&unfinished(&out), &results).filter(|_| !args.anew) {
+        let ids: Vec<&str> = kept.experiments.iter().map(|e| &*e.id).collect();
+        eprintln!("goes on; already measured: {}", ids.join(", "));
+        results = kept;
+    }
+    let results = carry_out(&as_run, &planned, &ways, how, results)?;
+    let mut code = 0;
+    for bar in asked {
+        let (word, why) = match bar.verdict(&results) {
+            Verdict::Met(_) => ("met", String::new()),
+            Verdict::Missed(_) => ("missed", String::new()),
+            Verdict::Undecided(_, why) => ("undecided", format!(": {why}")),
+            Verdict::NotMeasured(why) => ("not measured", format!(": {why}")),
+        };
+        code |= u8::from(!why.is_empty());
+        println!(
+            "{}: {} in {}: {word}{why}",
+            bar.path,
+            bar.text(),
+            bar.experiment
+        );
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// The experiments that have bars, each over the paths of these alone.
+fn planned(only: &[String]) -> anyhow::Result<Vec<Planned>> {
+    for id in only {
+        let known: Vec<&str> = ALL.iter().map(|bar| bar.experiment).collect();
+        ensure!(
+            known.contains(&&**id),
+            "{id} has no bar; these have: {}",
+            known.join(", ")
+        );
+    }
+    let workloads = load::workload::read(Path::new(WORKLOADS))?;
+    let mut planned = plan::choose(&workloads, &[], false)?;
+    planned.retain(|planned| {
+        let id = &planned.variant.id;
+        bars::of(id).next().is_some() && (only.is_empty() || only.contains(id))
+    });
+    for planned in &mut planned {
+        let paths = bars::of(&planned.variant.id).flat_map(bars::Bar::paths);
+        let paths: BTreeSet<&str> = paths.collect();
+        planned.variant.paths = paths.into_iter().map(str::to_owned).collect();
+    }
+    Ok(planned)
+}
+
+/// The results of an interrupted run of the same source, in the same way.
+fn kept(file: &Path, now: &Run) -> Option<Run> {
+    let kept = report::read(file).ok()?;
+    let is_same =
+        kept.source == now.source && kept.settings == now.settings && kept.paths == now.paths;
+    (is_same && !now.source.dirty).then_some(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from_root<T>(run: impl FnOnce() -> T) -> T {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        std::env::set_current_dir(root).expect("the project's root is there");
+        run()
+    }
+
+    #[test]
+    fn every_bar_has_an_experiment_and_paths() {
+        let planned = from_root(|| planned(&[])).expect("the workloads are read");
+        let known = crate::paths::every();
+        assert!(ALL.len() <= 30, "cut those that nobody would act on");
+        for bar in ALL {
+            let found = planned.iter().find(|p| p.variant.id == bar.experiment);
+            let found = found.unwrap_or_else(|| panic!("{}: no such experiment", bar.experiment));
+            for path in bar.paths() {
+                assert!(found.variant.compares(path), "{path}");
+                assert!(known.iter().any(|known| known.name == path), "{path}");
+            }
+        }
+    }
+}
