@@ -28,8 +28,16 @@ fn a_client_has_as_many_connections_as_its_rule_lets_it_have() {
     let address = listener.local_addr().unwrap();
     let to = to(&[address.port()]);
     let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
-    let text = policy(&to, "{ connections = 3 }");
+    let text = rule("bypass", &to);
     let mut agent = Agent::start(Path::new(BINARY), netns, cgroup, "", &text).unwrap();
+    let force = |agent: &Agent<'_>, limit: &str, nth: f64| {
+        agent.write_policy(&policy(&to, limit)).unwrap();
+        agent.signal(Signal::SIGHUP).unwrap();
+        let name = "underpass_reloads_total{result=\"ok\"}";
+        eventually("it is in force", || agent.metric(name).unwrap() == nth);
+    };
+    // The hook that counts back comes with the first limit.
+    force(&agent, "{ connections = 3 }", 1.0);
     let dial = |uid: u32| {
         let connect = || {
             let uid = Uid::from_raw(uid);
@@ -54,24 +62,12 @@ fn a_client_has_as_many_connections_as_its_rule_lets_it_have() {
     assert!(refused(1_000));
 
     // A rule that comes again goes on counting.
-    let reloads = |agent: &Agent<'_>| {
-        let reloads = agent.metric("underpass_reloads_total{result=\"ok\"}");
-        reloads.unwrap()
-    };
-    agent
-        .write_policy(&policy(&to, "{ connections = 4 }"))
-        .unwrap();
-    agent.signal(Signal::SIGHUP).unwrap();
-    eventually("it is in force", || reloads(&agent) == 1.0);
+    force(&agent, "{ connections = 4 }", 2.0);
     of_one.push(dial(1_000).unwrap());
     assert!(refused(1_000));
 
     // A process has its own, which end with it. While no agent is there, the limit holds.
-    agent
-        .write_policy(&policy(&to, "{ connections = 7, per = \"process\" }"))
-        .unwrap();
-    agent.signal(Signal::SIGHUP).unwrap();
-    eventually("it is in force", || reloads(&agent) == 2.0);
+    force(&agent, "{ connections = 7, per = \"process\" }", 3.0);
     let opens = || {
         let mut bash = Command::new("bash");
         bash.args(["-c", OPENS, "bash", &address.port().to_string()])
