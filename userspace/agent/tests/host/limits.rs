@@ -51,6 +51,7 @@ fn a_client_has_as_many_connections_as_its_rule_lets_it_have() {
     assert!(refused(1_000), "the fourth");
     let _of_another = dial(2_000).unwrap();
     let denied = agent.json("/denied").unwrap();
+    assert_eq!(denied[0]["cause"], "limit", "{denied}");
     assert_eq!(denied[0]["reason"], "client_limit", "{denied}");
     assert_eq!(cause(&agent, "client_limit"), 1.0);
     let counted = "underpass_connections_total{outcome=\"denied\",rule=\"r\"}";
