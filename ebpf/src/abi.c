@@ -6,6 +6,7 @@
 enum up_limit abi_limit;
 enum up_action abi_action;
 enum up_group abi_group;
+enum up_limit_by abi_limit_by;
 enum up_fail abi_fail;
 enum up_outcome abi_outcome;
 enum up_cause abi_cause;

@@ -30,6 +30,8 @@ enum up_limit {
 	UP_RULE_WORDS = 16,
 	/* Rules of a policy that stand in shadow: a connect() may count each. */
 	UP_MAX_SHADOWS = 64,
+	/* Clients of rules with a limit, while they have connections. */
+	UP_MAX_CLIENTS = 65536,
 	/* One slot per rule and one, the last, for the default. */
 	UP_RULE_SLOTS = 1025,
 	/* A policy that runs and one that is being written. */
@@ -159,6 +161,12 @@ enum up_group {
 	UP_GROUP_TREATED_INLINE = 3,
 };
 
+/* What is one client of a rule with a limit. */
+enum up_limit_by {
+	UP_LIMIT_BY_UID = 0,
+	UP_LIMIT_BY_PROCESS = 1,
+};
+
 enum up_fail {
 	UP_FAIL_OPEN = 0,
 	UP_FAIL_CLOSED = 1,
@@ -228,7 +236,11 @@ enum up_cause {
 	UP_CAUSE_CGROUP_FULL = 28,
 	/* An application in a sockmap did not read on while bytes waited in TCP: its flow left the sockmap. */
 	UP_CAUSE_READER_STALLED = 29,
-	UP_CAUSES = 30,
+	/* One client has as many connections as its rule lets it have. */
+	UP_CAUSE_CLIENT_LIMIT = 30,
+	/* The table of clients whose connections are counted is full: the connection is not counted. */
+	UP_CAUSE_CLIENTS_FULL = 31,
+	UP_CAUSES = 32,
 };
 
 /* The turn that a message of a socket on the shortcut took: the shortcut, or TCP and why. */
@@ -363,11 +375,16 @@ struct up_rule {
 	__u8 taps;
 	/* It protects, or a rule that does may hold behind it: nobody gets past it by a choice of his own. */
 	__u8 protects;
-	__u8 pad;
+	/* With a limit: whose connections are counted together, an up_limit_by. */
+	__u8 limit_by;
 	/* So many of 2^32 flows come to the agent, the others are left alone; 0: all do. */
 	__u32 sample;
 	/* So many of 2^32 flows are left alone, so that the others can be compared with them; 0: there is no ledger. */
 	__u32 holdout;
+	/* So many connections may one client have at the same time; 0: any number. */
+	__u32 limit;
+	/* The limit's number, which is no other's while the agent lives. */
+	__u32 limit_id;
 };
 
 /* Which backend of a rule a new connection goes to: each slot holds the number of one, or
@@ -1103,7 +1120,7 @@ _Static_assert(UP_RULE_WORDS * 64 == UP_MAX_RULES, "a bit for each rule");
 _Static_assert((UP_BACKEND_SLOTS & (UP_BACKEND_SLOTS - 1)) == 0, "a mask draws a lot");
 _Static_assert(sizeof(struct up_backend_slots) == UP_BACKEND_SLOTS, "up_backend_slots");
 _Static_assert(UP_MAX_BACKENDS <= UP_NO_BACKEND, "a lot names every backend");
-_Static_assert(sizeof(struct up_rule) == 16, "up_rule");
+_Static_assert(sizeof(struct up_rule) == 24, "up_rule");
 _Static_assert(sizeof(struct up_endpoint) == 20, "up_endpoint");
 _Static_assert(sizeof(struct up_target_key) == 28, "up_target_key");
 _Static_assert(sizeof(struct up_source_key) == 24, "up_source_key");

@@ -26,6 +26,9 @@ pub const RULE_WORDS: u32 = 16;
 /// `UP_MAX_SHADOWS` of `enum up_limit` in abi.h.
 pub const MAX_SHADOWS: u32 = 64;
 
+/// `UP_MAX_CLIENTS` of `enum up_limit` in abi.h.
+pub const MAX_CLIENTS: u32 = 65536;
+
 /// `UP_RULE_SLOTS` of `enum up_limit` in abi.h.
 pub const RULE_SLOTS: u32 = 1025;
 
@@ -215,6 +218,12 @@ pub const GROUP_TREATED: u32 = 2;
 /// `UP_GROUP_TREATED_INLINE` of `enum up_group` in abi.h.
 pub const GROUP_TREATED_INLINE: u32 = 3;
 
+/// `UP_LIMIT_BY_UID` of `enum up_limit_by` in abi.h.
+pub const LIMIT_BY_UID: u32 = 0;
+
+/// `UP_LIMIT_BY_PROCESS` of `enum up_limit_by` in abi.h.
+pub const LIMIT_BY_PROCESS: u32 = 1;
+
 /// `UP_FAIL_OPEN` of `enum up_fail` in abi.h.
 pub const FAIL_OPEN: u32 = 0;
 
@@ -338,8 +347,14 @@ pub const CAUSE_CGROUP_FULL: u32 = 28;
 /// `UP_CAUSE_READER_STALLED` of `enum up_cause` in abi.h.
 pub const CAUSE_READER_STALLED: u32 = 29;
 
+/// `UP_CAUSE_CLIENT_LIMIT` of `enum up_cause` in abi.h.
+pub const CAUSE_CLIENT_LIMIT: u32 = 30;
+
+/// `UP_CAUSE_CLIENTS_FULL` of `enum up_cause` in abi.h.
+pub const CAUSE_CLIENTS_FULL: u32 = 31;
+
 /// `UP_CAUSES` of `enum up_cause` in abi.h.
-pub const CAUSES: u32 = 30;
+pub const CAUSES: u32 = 32;
 
 /// `UP_ADOPTED_GONE` of `enum up_adopted` in abi.h.
 pub const ADOPTED_GONE: u32 = 0;
@@ -984,15 +999,19 @@ pub struct Rule {
     /// In C: `__u8`.
     pub protects: u8,
     /// In C: `__u8`.
-    pub pad: u8,
+    pub limit_by: u8,
     /// In C: `__u32`.
     pub sample: u32,
     /// In C: `__u32`.
     pub holdout: u32,
+    /// In C: `__u32`.
+    pub limit: u32,
+    /// In C: `__u32`.
+    pub limit_id: u32,
 }
 
 const _: () = {
-    assert!(size_of::<Rule>() == 16);
+    assert!(size_of::<Rule>() == 24);
     assert!(offset_of!(Rule, action) == 0);
     assert!(offset_of!(Rule, fail) == 1);
     assert!(offset_of!(Rule, shortcut) == 2);
@@ -1000,9 +1019,11 @@ const _: () = {
     assert!(offset_of!(Rule, balanced) == 4);
     assert!(offset_of!(Rule, taps) == 5);
     assert!(offset_of!(Rule, protects) == 6);
-    assert!(offset_of!(Rule, pad) == 7);
+    assert!(offset_of!(Rule, limit_by) == 7);
     assert!(offset_of!(Rule, sample) == 8);
     assert!(offset_of!(Rule, holdout) == 12);
+    assert!(offset_of!(Rule, limit) == 16);
+    assert!(offset_of!(Rule, limit_id) == 20);
 };
 
 /// `struct up_backend_slots` in abi.h.
@@ -2769,9 +2790,11 @@ pub const LAYOUT: &[StructLayout] = &[
             ("balanced", offset_of!(Rule, balanced)),
             ("taps", offset_of!(Rule, taps)),
             ("protects", offset_of!(Rule, protects)),
-            ("pad", offset_of!(Rule, pad)),
+            ("limit_by", offset_of!(Rule, limit_by)),
             ("sample", offset_of!(Rule, sample)),
             ("holdout", offset_of!(Rule, holdout)),
+            ("limit", offset_of!(Rule, limit)),
+            ("limit_id", offset_of!(Rule, limit_id)),
         ],
     ),
     (

@@ -11,7 +11,7 @@
  * `underpass overhead` can compare them.
  *
  * Reads settings, netns_agents, full_quotas, shortcut_limits, policies, rules, targets, uids, gids, processes, cgroups, namespaces,
- * remembered, backend_slots, backends. Writes
+ * remembered, backend_slots, backends, client_connections. Writes client_connections, counted,
  * flows, observed, shortcut_wishes, virtuals, balanced, decisions, causes, unserved, denials; deletes from releases.
  *
  * When the agent is dead its listener is gone, which the socket look-up sees at once:
@@ -21,6 +21,7 @@
 
 #include "balance.h"
 #include "denial.h"
+#include "limit.h"
 #include "quota.h"
 #include "recall.h"
 
@@ -322,6 +323,8 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 	if (d.drawn_out)
 		d.action = UP_ACTION_BYPASS;
 	draw_group(s, &d);
+	if (d.limited)
+		limit_client(sk, &d);
 	if (d.action == UP_ACTION_ENRICH)
 		cause = elsewhere(sk, dst);
 	if (d.action == UP_ACTION_ENRICH && cause == UP_CAUSES)
@@ -349,7 +352,7 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 	}
 	if (d.action == UP_ACTION_DENY) {
 		count_outcome(&d, UP_OUTCOME_DENIED);
-		return deny(ctx, dst, &d, comm, UP_CAUSES);
+		return deny(ctx, dst, &d, comm, d.refused_for);
 	}
 	if (cause == UP_CAUSES && d.balanced && !has_backend(&d))
 		cause = UP_CAUSE_NO_BACKEND;

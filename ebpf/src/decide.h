@@ -47,8 +47,8 @@ struct task_struct {
 } __attribute__((preserve_access_index));
 
 struct decision {
-	__u32 generation;
-	__u32 slot;
+	__u16 slot;
+	__u8 generation;
 	__u8 action;
 	__u8 fail;
 	__u8 shortcut;
@@ -62,6 +62,10 @@ struct decision {
 	__u8 taps;
 	/* An up_group, of what this host opens. */
 	__u8 group;
+	/* Its rule has a limit. */
+	__u8 limited;
+	/* With UP_ACTION_DENY: the cause, or UP_CAUSES if its rule denies. */
+	__u8 refused_for;
 	/* As a rule's. */
 	__u32 holdout;
 };
@@ -350,12 +354,14 @@ static __always_inline int obey(const struct up_agent_settings *s, __u32 generat
 	if (!rule)
 		return 0;
 	d->action = rule->action;
+	d->refused_for = UP_CAUSES;
 	d->fail = rule->fail;
 	d->shortcut = rule->shortcut;
 	d->recalls = rule->recalls;
 	d->protects = rule->protects;
 	d->taps = rule->taps;
 	d->holdout = rule->holdout;
+	d->limited = rule->limit != 0;
 	/* Nobody would get a copy: it is read in the agent. */
 	if (s->unmetered && rule->taps)
 		d->action = UP_ACTION_ENRICH;
@@ -402,6 +408,7 @@ static __noinline int decide(const struct up_agent_settings *s, const struct up_
 	d->slot = first_match(generation, policy, dst, comm, &settler);
 	if (d->slot >= UP_MAX_RULES) {
 		d->action = policy->default_action;
+		d->refused_for = UP_CAUSES;
 		d->fail = policy->default_fail;
 		return 1;
 	}

@@ -150,6 +150,27 @@ struct {
 	__type(value, struct up_decisions);
 } decisions SEC(".maps"); /* connect hooks → agent; zeroed with its generation */
 
+/* A user or a process, for one limit. */
+struct client {
+	__u32 limit_id;
+	__u32 who;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_CLIENTS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct client);
+	__type(value, __u64);
+} client_connections SEC(".maps"); /* connect hooks, on_release: how many it has; dies with the last of them */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct client);
+} counted SEC(".maps"); /* connect hooks → on_release: whose connection it is; dies with the socket */
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, UP_MAX_FULL_QUOTAS);

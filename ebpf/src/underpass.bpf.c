@@ -6,6 +6,7 @@
  *
  * hook                        fires                                     file, function
  * cgroup/connect4, 6          in connect(2), before the source port     connect.h connect4, connect6
+ * cgroup/sock_release         when a socket is closed, if a rule limits  limit.h on_release
  * cgroup/getpeername4, 6      after the kernel has answered             names.h getpeername4, getpeername6
  * cgroup/getsockname4, 6      after the kernel has answered             names.h getsockname4, getsockname6
  * cgroup/getsockopt           after the kernel has answered             names.h original_dst

@@ -40,6 +40,7 @@ use crate::{
     pins::Pins,
     probe_result::ProbeResult,
     quota::Quota,
+    release_hook::ReleaseHook,
     remembered::Remembered,
     rivals::{self, Rival},
     running::{Adopted, Adopter, Scope, Survey},
@@ -80,6 +81,7 @@ pub struct Dataplane {
     tables: Tables,
     meters: Meters,
     meter_hooks: MeterHooks,
+    release_hook: ReleaseHook,
     tap: Tap,
     tap_ring_bytes: u32,
     adopter: Adopter,
@@ -199,6 +201,10 @@ impl Dataplane {
                     let is_unmetered = !loaded.meter_hooks.are_attached();
                     loaded.tables.set_unmetered(is_unmetered)?;
                 }
+                if policy.limits() {
+                    let mut ebpf = lock(&loaded.ebpf);
+                    loaded.release_hook.open(&mut ebpf, &cgroup, &pins)?;
+                }
                 if policy.shortcuts() {
                     loaded.shortcut.open(&loaded.ebpf, &cgroup);
                 }
@@ -242,6 +248,7 @@ impl Dataplane {
             tables: loaded.tables,
             meters: loaded.meters,
             meter_hooks: loaded.meter_hooks,
+            release_hook: loaded.release_hook,
             tap: loaded.tap,
             tap_ring_bytes: options.tap_ring_bytes,
             adopter: loaded.adopter,
@@ -291,6 +298,10 @@ impl Dataplane {
             self.meter_hooks.open(&mut lock(&self.ebpf), &cgroup);
             let is_unmetered = !self.meter_hooks.are_attached();
             self.tables.set_unmetered(is_unmetered)?;
+        }
+        if policy.limits() {
+            let (mut ebpf, cgroup) = (lock(&self.ebpf), open(&self.cgroup)?);
+            self.release_hook.open(&mut ebpf, &cgroup, &self.pins)?;
         }
         if policy.shortcuts() {
             self.shortcut.open(&self.ebpf, &open(&self.cgroup)?);

@@ -15,8 +15,8 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use policy::{
-    Action, Fail, MAX_BALANCED, MAX_RULES, MAX_SHADOWS, NetnsPattern, Policy, ProcessPattern, Rule,
-    RuleName, Sample, TapDepth, Target,
+    Action, ClientLimit, Fail, MAX_BALANCED, MAX_RULES, MAX_SHADOWS, NetnsPattern, Policy,
+    ProcessPattern, Rule, RuleName, Sample, TapDepth, Target,
 };
 
 // The bounds that the policy crate names are those of the kernel's tables.
@@ -156,6 +156,8 @@ pub struct Compiled {
     pub samples: Vec<Option<Sample>>,
     /// How many of its flows are left alone for comparison, by rule number.
     pub holdouts: Vec<Option<Sample>>,
+    /// How many connections one client may have, by rule number.
+    pub limits: Vec<Option<ClientLimit>>,
     /// The default's.
     pub default: (Action, Fail),
     /// Names by rule number, the default's last.
@@ -229,6 +231,7 @@ pub fn compile(
             .map(|r| r.sample.filter(|_| !r.is_session()))
             .collect(),
         holdouts: rules.clone().map(|r| r.holdout).collect(),
+        limits: rules.clone().map(|r| r.limit).collect(),
         default: (policy.default_action, policy.default_fail),
         names: rules
             .map(|r| r.name.clone())

@@ -116,6 +116,10 @@ labelled!(
         /// An application in a sockmap did not read on while bytes waited in TCP: its flow left the
         /// sockmap.
         ReaderStalled = CAUSE_READER_STALLED => "reader_stalled",
+        /// The client has as many connections as its rule lets it have: this one is refused.
+        ClientLimit = CAUSE_CLIENT_LIMIT => "client_limit",
+        /// The table of clients whose connections are counted is full: this one passes uncounted.
+        ClientsFull = CAUSE_CLIENTS_FULL => "clients_full",
     }
 );
 

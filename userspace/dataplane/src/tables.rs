@@ -21,7 +21,7 @@ use crate::{
     quota::{FullQuotas, Quota},
     sys::PodOf,
 };
-use policy::{Action, Fail, RuleName, Sample};
+use policy::{Action, Fail, LimitPer, RuleName, Sample};
 
 /// A policy that could not be written. The one in force still is.
 #[derive(Debug, Error)]
@@ -54,6 +54,8 @@ pub(crate) struct Tables {
     full_quotas: FullQuotas,
     settings: abi::AgentSettings,
     written: [Written; abi::GENERATIONS as usize],
+    /// The numbers of limits, by rule and what counts as one client: a rule that comes again goes on counting.
+    limits: HashMap<(RuleName, LimitPer), u32>,
     /// Counts of generations that have been written over.
     past: HashMap<RuleName, [u64; abi::OUTCOMES as usize]>,
 }
@@ -71,6 +73,7 @@ impl Tables {
             full_quotas,
             settings,
             written: Default::default(),
+            limits: HashMap::new(),
             past: HashMap::new(),
         }
     }
@@ -344,6 +347,7 @@ impl Tables {
                 .map_err(of("namespaces"))?;
         }
         for (n, (action, fail)) in compiled.rules.iter().enumerate() {
+            let (limit, limit_id, limit_by) = limit_abi(&mut self.limits, compiled, n);
             let rule = abi::Rule {
                 action: action_abi(*action),
                 fail: fail_abi(*fail),
@@ -352,9 +356,11 @@ impl Tables {
                 balanced: balanced_number(compiled, n),
                 taps: compiled.taps.get(n).copied().unwrap_or_default(),
                 protects: compiled.guards.get(n).is_some_and(|g| *g).into(),
-                pad: 0,
+                limit_by,
                 sample: steps(&compiled.samples, n),
                 holdout: steps(&compiled.holdouts, n),
+                limit,
+                limit_id,
             };
             let index = generation * abi::MAX_RULES + n as u32;
             self.maps
@@ -371,6 +377,25 @@ impl Tables {
             .set(generation, PodOf(policy), 0)
             .map_err(of("policies"))
     }
+}
+
+/// A rule's limit, its number, and what counts as one client.
+fn limit_abi(
+    limits: &mut HashMap<(RuleName, LimitPer), u32>,
+    compiled: &Compiled,
+    n: usize,
+) -> (u32, u32, u8) {
+    let limit = compiled.limits.get(n).copied().flatten();
+    let (Some(limit), Some(name)) = (limit, compiled.names.get(n)) else {
+        return (0, 0, 0);
+    };
+    let next = limits.len() as u32;
+    let number = *limits.entry((name.clone(), limit.per)).or_insert(next);
+    let by = match limit.per {
+        LimitPer::Uid => abi::LIMIT_BY_UID,
+        LimitPer::Process => abi::LIMIT_BY_PROCESS,
+    };
+    (limit.connections, number, by as u8)
 }
 
 /// A rule's fraction of its flows, as the kernel has it; 0: the rule has none.

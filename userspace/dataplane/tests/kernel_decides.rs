@@ -133,6 +133,7 @@ fn rules(
                     remember: None,
                     sample: None,
                     holdout: None,
+                    limit: None,
                     is_mark: false,
                     // Each third one that denies stands in shadow.
                     shadow: is_shadow.then_some(Action::Deny),

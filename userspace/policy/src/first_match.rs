@@ -156,6 +156,11 @@ impl Policy {
         self.rules.iter().any(|r| r.shortcut != Shortcut::Neither)
     }
 
+    /// Whether any rule bounds the connections of a client.
+    pub fn limits(&self) -> bool {
+        self.rules.iter().any(|r| r.limit.is_some())
+    }
+
     /// Whether any decision may be remembered.
     pub fn remembers(&self) -> bool {
         self.rules.iter().any(|r| r.remember.is_some())

@@ -62,7 +62,7 @@ pub use patterns::{
     MAX_PORTS_OF_A_RANGE, MAX_PROCESS_NAME_BYTES, NETNS, NetnsPattern, ProcessPattern, Target,
     check_network, parse_network,
 };
-pub use rule::{Action, Fail, Miss, Rule, RuleName, Shortcut, TapDepth};
+pub use rule::{Action, ClientLimit, Fail, LimitPer, Miss, Rule, RuleName, Shortcut, TapDepth};
 pub use sample::Sample;
 pub use session::{
     Compression, Fact, Held, MAX_FACT_BYTES, Protocol, Session, SessionConditions, SessionKey,

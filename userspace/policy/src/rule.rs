@@ -179,8 +179,28 @@ pub struct Rule {
     /// The fraction of the rule's flows that are left alone, so that the others can be compared with them; none, when absent.
     /// Only with [`Action::Enrich`], and where the kernel decides.
     pub holdout: Option<Sample>,
+    /// How many connections one client may have by the rule at the same time. None: any number.
+    pub limit: Option<ClientLimit>,
     /// The time during which the rule is there. None: always.
     pub when: Option<Window>,
+}
+
+/// A bound on the connections that one client has by a rule at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClientLimit {
+    /// Connections, at most.
+    pub connections: u32,
+    /// The kind of client.
+    pub per: LimitPer,
+}
+
+/// The kind of a client that a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LimitPer {
+    /// A user.
+    Uid,
+    /// A process.
+    Process,
 }
 
 /// How much of each frame copies have: what the steps of a rule that only reads need together.

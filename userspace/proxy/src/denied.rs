@@ -53,7 +53,11 @@ fn kernels(denial: KernelDenial) -> Denial {
     Denial {
         at: SystemTime::now(),
         rule: rule.to_string(),
-        cause: if cause.is_some() { "fail" } else { "rule" },
+        cause: match cause {
+            None => "rule",
+            Some(Cause::ClientLimit) => "limit",
+            Some(_) => "fail",
+        },
         reason: cause.map_or("", Cause::as_str),
         process: name,
         pid,

@@ -107,3 +107,41 @@ pub fn epoch() -> Result<u64> {
     )?;
     Ok(String::from_utf8(said)?.trim().parse()?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_one_that_packages_are_made_for() {
+        let arm = processor(Some("aarch64-unknown-linux-gnu")).unwrap();
+        assert_eq!(arm, ("aarch64", "arm64"));
+        assert!(processor(None).is_ok());
+        for wrong in [
+            "aarch64",
+            "aarch64-unknown-linux-musl",
+            "riscv64gc-unknown-linux-gnu",
+        ] {
+            let error = processor(Some(wrong)).unwrap_err().to_string();
+            assert!(
+                error.contains(wrong.trim_end_matches("-unknown-linux-gnu")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn tools_of_another_processor_have_its_name() {
+        let release = |processor| Release {
+            version: String::new(),
+            processor,
+            arch: "",
+            epoch: 0,
+            compressed: true,
+        };
+        assert_eq!(release(std::env::consts::ARCH).tool("strip"), "strip");
+        let other = release("other");
+        assert_eq!(other.tool("strip"), "other-linux-gnu-strip");
+        assert_eq!(other.target(), "other-unknown-linux-gnu");
+    }
+}

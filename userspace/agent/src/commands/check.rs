@@ -3,8 +3,8 @@
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use policy::{
-    Action, Candidate, Compression, Container, Decision, Fact, Match, NetnsPattern, Policy,
-    PossibleMatch, Protocol, Rule, RuleName, Session, SessionKey, Timestamp,
+    Action, Candidate, ClientLimit, Compression, Container, Decision, Fact, LimitPer, Match,
+    NetnsPattern, Policy, PossibleMatch, Protocol, Rule, RuleName, Session, SessionKey, Timestamp,
 };
 use serde_json::{Value, json};
 use tls::{Common, TlsRules};
@@ -312,6 +312,8 @@ struct Explanation {
     at_connect: Match,
     /// The first rules that may hold; only the last one is sure to.
     possible: Vec<Possible>,
+    /// The bound on the connections of one client.
+    limit: Option<ClientLimit>,
     /// Rules before them, and the key that does not hold.
     passed_over: Vec<(String, &'static str)>,
     /// Backends behind the address, if it is a virtual one.
@@ -373,7 +375,9 @@ fn explain(
         .iter()
         .take_while(|rule| Some(&rule.name) != last.as_ref());
     let is_there = |rule: &Rule| policy.rules.iter().any(|there| there.name == rule.name);
+    let met = at_connect.index.and_then(|index| policy.rules.get(index));
     Explanation {
+        limit: met.and_then(|rule| rule.limit),
         at_connect,
         passed_over: before
             .filter_map(|rule| {
@@ -518,6 +522,15 @@ impl Explanation {
         }
         if self.tls_ends {
             text.push_str("  TLS ends in the agent\n");
+        }
+        if let Some(ClientLimit { connections, per }) = self.limit {
+            let client = match per {
+                LimitPer::Uid => "user",
+                LimitPer::Process => "process",
+            };
+            text.push_str(&format!(
+                "  one {client} has at most {connections} connections by it; further ones are refused\n"
+            ));
         }
         if !self.backends.is_empty() {
             let backends: Vec<String> = self.backends.iter().map(SocketAddr::to_string).collect();

@@ -6,7 +6,7 @@ use dataplane::{
     ClientAddress, Engine,
     edge::{Forward, WantedMode},
 };
-use policy::Fail;
+use policy::{Fail, LimitPer};
 use proxy::paths::{Splicing, engine_name};
 
 use crate::{
@@ -64,6 +64,13 @@ pub(super) const FAILS: [(&str, Fail); 2] = [
     (Fail::Open.as_str(), Fail::Open),
     (Fail::Closed.as_str(), Fail::Closed),
 ];
+
+/// Most connections that a limit can name. More would be no limit: a client has fewer ports towards an address.
+pub(super) const MAX_LIMIT: usize = 65_536;
+
+/// Values of a limit's `per`.
+pub(super) const LIMITS_PER: [(&str, LimitPer); 2] =
+    [("uid", LimitPer::Uid), ("process", LimitPer::Process)];
 
 /// Values of a rule's `mode`: whether it stands in shadow.
 pub(super) const RULE_MODES: [(&str, bool); 2] = [("enforce", false), ("shadow", true)];

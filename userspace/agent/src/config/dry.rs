@@ -47,6 +47,7 @@ impl RawRule {
         self.sample = None;
         self.holdout = None;
         self.trigger = None;
+        self.limit = None;
     }
 
     /// Whether the handshake decides. A `tls` with files is none of its conditions.

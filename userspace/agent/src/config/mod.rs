@@ -3,7 +3,7 @@
 //! `raw.rs` says what the file looks like, `parse.rs` what each value means, `admin.rs` those of the admin interface, `session.rs` that
 //! of the keys of session rules, `network.rs`, `backends.rs` and `remember.rs` those of `to`,
 //! `from`, `users.rs` those of `uid` and `gid`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
-//! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `holdout.rs` that of `holdout`, `otlp.rs` that of `[otlp]`, `shadow.rs` that of `mode`, `containers.rs` those of
+//! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `holdout.rs` that of `holdout`, `otlp.rs` that of `[otlp]`, `shadow.rs` that of `mode`, `limit.rs` that of `limit`, `containers.rs` those of
 //! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `selector.rs` that of a mark's, `sources.rs` which files there are, `in_full.rs` how all of it is printed, `layout.rs` how a file is laid out, `error.rs` how an
 //! error names its place.
 
@@ -18,6 +18,7 @@ mod holdout;
 mod in_full;
 mod incoming;
 mod layout;
+mod limit;
 mod network;
 mod otlp;
 mod parse;

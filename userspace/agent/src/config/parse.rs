@@ -22,7 +22,7 @@ use super::bounds::{
 use super::{
     Config, admin, backends, containers,
     error::Flaw,
-    health, holdout, incoming, network, otlp, path, pipeline, protective,
+    health, holdout, incoming, limit, network, otlp, path, pipeline, protective,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
     remember, sample, session, shadow, shortcut, tls, trigger, users,
     value::{absolute, expected, one_of, socket_path, whole, within},
@@ -261,6 +261,8 @@ pub(super) fn rule(
     }
     let action = rule_action(&raw.action, &session)?;
     shadow::check(&raw, &session)?;
+    limit::check(&raw, &session)?;
+    let limit = limit::of(&raw)?;
     let is_session = session.named().next().is_some();
     *asks |= is_session;
     let from = raw.from.iter().map(network::client);
@@ -294,6 +296,7 @@ pub(super) fn rule(
         })?,
         taps: None,
         asks_copies: false,
+        limit,
         when: raw.when.as_ref().map(window).transpose()?,
         remember: raw
             .remember

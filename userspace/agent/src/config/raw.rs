@@ -454,6 +454,10 @@ pub(super) struct RawRule {
     /// meet the rules behind it, and running ones stay what they are, as after a reload.
     #[schemars(with = "Option<WindowSettings>")]
     pub when: Option<Spanned<WindowSettings>>,
+    /// Bound on the connections that one client has by this rule at the same time. Not with `action = "deny"`, `from`, or a
+    /// condition on the session.
+    #[schemars(with = "Option<RawLimit>")]
+    pub limit: Option<Spanned<RawLimit>>,
     /// When a rule that observes has new connections enriched. Needs `action = "observe"`.
     #[schemars(with = "Option<RawTrigger>")]
     pub trigger: Option<Spanned<RawTrigger>>,
@@ -461,6 +465,23 @@ pub(super) struct RawRule {
     #[serde(default)]
     #[schemars(with = "Vec<schema::Step>", length(max = bounds::MAX_STEPS))]
     pub pipeline: Vec<Spanned<toml::Table>>,
+}
+
+/// Bound on the connections that one client has by a rule at the same time. A further `connect()` is refused (EPERM), whatever
+/// `fail` says. A socket counts from its `connect()` until it is closed.
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"connections": 64, "per": "process"}]))]
+pub(super) struct RawLimit {
+    /// Connections, at most.
+    #[schemars(with = "i64", range(min = 1, max = bounds::MAX_LIMIT))]
+    pub connections: Spanned<i64>,
+    /// Kind of client that is counted. `uid`: all processes of a user; `process`: a process.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = names(&bounds::LIMITS_PER), "default" = "uid")
+    )]
+    pub per: Option<Spanned<String>>,
 }
 
 /// When a rule that observes has new connections enriched: while responses are slow, and for a while after.
@@ -658,6 +679,7 @@ impl RawRule {
             sample: None,
             holdout: None,
             when: None,
+            limit: None,
             trigger: None,
             pipeline: Vec::new(),
         }

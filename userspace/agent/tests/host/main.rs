@@ -24,6 +24,7 @@ mod ids;
 mod incoming;
 mod init;
 mod lifecycle;
+mod limits;
 mod logs;
 mod namespaces;
 mod neighbours;

@@ -117,6 +117,7 @@ pub(crate) fn rule(name: &str, from: &[&str], to: &[&str], action: Action) -> Ru
         remember: None,
         sample: None,
         holdout: None,
+        limit: None,
         is_mark: false,
         shadow: None,
         protects: false,

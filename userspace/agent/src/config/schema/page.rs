@@ -23,12 +23,16 @@ Key names with `_ms`, `_bytes` and the like say the unit of a number.
 ";
 
 /// Tables of the file, as a user writes them, with the place of their schemas.
-const TABLES: [(&str, &str); 13] = [
+const TABLES: [(&str, &str); 14] = [
     ("[agent]", "/properties/agent"),
     ("[[rule]]", "/properties/rule/items"),
     (
         "`trigger` of a rule",
         "/properties/rule/items/properties/trigger",
+    ),
+    (
+        "`limit` of a rule",
+        "/properties/rule/items/properties/limit",
     ),
     (
         "`when` of a rule or of a step",

@@ -112,6 +112,12 @@ pub(in crate::config) fn tables(schema: &Value) -> Vec<Table> {
             |t| json!({"rule": [{"name": "r", "action": "observe", "trigger": t}]}),
         ),
         table(
+            "rule.limit",
+            "/properties/rule/items/properties/limit",
+            json!({"connections": 5}),
+            |t| json!({"rule": [{"name": "r", "action": "bypass", "limit": t}]}),
+        ),
+        table(
             "rule.when",
             "/properties/rule/items/properties/when",
             json!({"days": "mon", "from": "05:00", "to": "23:00", "tz": "UTC"}),
@@ -486,7 +492,7 @@ fn whole(text: &str) -> String {
     };
     match key.split([' ', '=']).next().unwrap_or_default() {
         "trigger" => rule("observe"),
-        "when" => rule("bypass"),
+        "limit" | "when" => rule("bypass"),
         // A file of keys.
         "active" => String::new(),
         "pipeline" | "tls" | "upstream_tls" => rule("enrich"),
