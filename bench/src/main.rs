@@ -39,7 +39,7 @@ enum Command {
     Demo(demo::Args),
     /// Measure workloads over every path and peer, into a result file
     Run(run::Args),
-    /// Measure what carries a bar until each is decided, into bench/results/bars.json; exits 1 unless all are
+    /// Measure what carries a bar until each is decided, into bench/results/bars.json.gz; exits 1 unless all are
     Bars(run::bars::Args),
     /// Render result files: the README's section and plots, tables, a page
     Report(results::ReportArgs),

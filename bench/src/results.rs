@@ -18,37 +18,45 @@ use crate::{run::WORKLOADS, ways::Ways};
 #[derive(clap::Args)]
 pub struct ReportArgs {
     /// The result file of everything that is compared
-    #[arg(default_value = "bench/results/full.json")]
+    #[arg(default_value = "bench/results/full.json.gz")]
     results: PathBuf,
     /// The result file of the kernel paths; its page goes beside it
     #[arg(
         long,
         value_name = "FILE",
-        default_value = "bench/results/kernel-paths.json"
+        default_value = "bench/results/kernel-paths.json.gz"
     )]
     paths: PathBuf,
     /// The result file of the tap; its page goes beside it
-    #[arg(long, value_name = "FILE", default_value = "bench/results/tap.json")]
+    #[arg(long, value_name = "FILE", default_value = "bench/results/tap.json.gz")]
     tap: PathBuf,
     /// The result file of other proxies; its page goes beside it
-    #[arg(long, value_name = "FILE", default_value = "bench/results/peers.json")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "bench/results/peers.json.gz"
+    )]
     peers: PathBuf,
     /// The result file of the paths through a gateway; its page goes beside it
     #[arg(
         long,
         value_name = "FILE",
-        default_value = "bench/results/gateway.json"
+        default_value = "bench/results/gateway.json.gz"
     )]
     gateway: PathBuf,
     /// The result file of what enrichment costs; its page goes beside it
     #[arg(
         long,
         value_name = "FILE",
-        default_value = "bench/results/enrichment.json"
+        default_value = "bench/results/enrichment.json.gz"
     )]
     enrichment: PathBuf,
     /// The result file of the bars; without it their page says that there is none
-    #[arg(long, value_name = "FILE", default_value = "bench/results/bars.json")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "bench/results/bars.json.gz"
+    )]
     bars: PathBuf,
     /// The page that shows one table between its markers
     #[arg(long, value_name = "FILE", default_value = "README.md")]
@@ -86,7 +94,7 @@ const OTHER_PAGES: &str = "\
 - [Frames](frames.md): frames per second through the decoder, and their allocations.
 - [Exports](exports.md): the ways out of the I/O threads.
 - [Where the time goes](../../docs/where-time-goes.md): profiles, with flame graphs.
-- [full.json](full.json): the raw data, with every round and a histogram of each path.
+- [full.json.gz](full.json.gz): the raw data, with every round and a histogram of each path.
 ";
 
 /// Options of `compare`.
@@ -169,7 +177,7 @@ fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, Strin
         (&args.enrichment, &enrichment, paths::ENRICHMENT),
     ] {
         let page = report::markdown::of_scene(run, scene);
-        files.push((results.with_extension("md"), page));
+        files.push((page_of(results), page));
     }
     let bars = args.bars.exists().then(|| report::read(&args.bars));
     let bars = pages::bars(bars.transpose()?.as_ref());
@@ -180,6 +188,11 @@ fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, Strin
     let plots = report::artifacts(run).into_iter();
     files.extend(plots.map(|(name, plot)| (args.plots.join(name), plot)));
     Ok(files)
+}
+
+/// The page beside a result file, compressed or not.
+fn page_of(results: &Path) -> PathBuf {
+    results.with_extension("").with_extension("md")
 }
 
 /// The folder of the experiments' pages.
@@ -271,13 +284,13 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let folder = root.join("bench/results");
         let args = ReportArgs {
-            results: folder.join("full.json"),
-            paths: folder.join("kernel-paths.json"),
-            tap: folder.join("tap.json"),
-            peers: folder.join("peers.json"),
-            gateway: folder.join("gateway.json"),
-            enrichment: folder.join("enrichment.json"),
-            bars: folder.join("bars.json"),
+            results: folder.join("full.json.gz"),
+            paths: folder.join("kernel-paths.json.gz"),
+            tap: folder.join("tap.json.gz"),
+            peers: folder.join("peers.json.gz"),
+            gateway: folder.join("gateway.json.gz"),
+            enrichment: folder.join("enrichment.json.gz"),
+            bars: folder.join("bars.json.gz"),
             page: root.join("README.md"),
             profiles: root.join("docs/where-time-goes.md"),
             tables: folder.join("README.md"),

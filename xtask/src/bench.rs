@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 
 use crate::{
-    cassandra, paths,
+    cassandra, paths, peers,
     run::{Forward, cargo, require_root, run as run_command, run_status},
     setup::{self, Part},
 };
@@ -18,7 +18,7 @@ use crate::{
 /// Run, compare, report, list.
 #[derive(Subcommand)]
 pub enum Verb {
-    /// Measure every workload over every path and peer, into bench/results/full.json; needs root
+    /// Measure every workload over every path and peer, into bench/results/full.json.gz; needs root
     /// and a quiet machine
     Run {
         /// Run without a Cassandra; experiments that need one are noted as failed
@@ -28,14 +28,14 @@ pub enum Verb {
         #[arg(last = true)]
         args: Vec<String>,
     },
-    /// Measure the comparisons that carry a bar until each is decided, into bench/results/bars.json; goes on where
+    /// Measure the comparisons that carry a bar until each is decided, into bench/results/bars.json.gz; goes on where
     /// ctrl-C ended it; needs root and a quiet machine
     Bars {
         /// Passed to `underpass-bench bars` (`-- --help` shows what it takes)
         #[arg(last = true)]
         args: Vec<String>,
     },
-    /// Render bench/results/full.json into the README, its plots and tables, and a page
+    /// Render bench/results/full.json.gz into the README, its plots and tables, and a page
     Report {
         /// Passed to `underpass-bench report`
         #[arg(last = true)]
@@ -169,7 +169,10 @@ fn bench(
 ) -> Result<ExitStatus> {
     let programs = paths::target().join(built.folder());
     let mut bench = Command::new(programs.join("underpass-bench"));
-    bench.arg(command).current_dir(paths::root());
+    bench
+        .arg(command)
+        .current_dir(paths::root())
+        .env("PATH", peers::path());
     if let Some(node) = node {
         bench
             .args(["--cassandra", &node.address.to_string()])

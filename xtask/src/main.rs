@@ -18,6 +18,8 @@ mod instructions;
 mod kernels;
 mod package;
 mod paths;
+mod peers;
+mod processor;
 mod programs;
 mod python;
 mod run;

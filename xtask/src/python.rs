@@ -1,7 +1,11 @@
 //! The Python environments of the driver suites: target/venv, and target/venv-scylla for ScyllaDB's fork of the driver,
 //! which has the same module's name.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result};
 
@@ -20,14 +24,16 @@ const ENVIRONMENTS: [(&str, &str, &str); 2] = [
 /// Makes the environments unless they are here and as their files want them. Returns each one's Python, behind the
 /// variable that names it.
 pub fn ensure() -> Result<Vec<(&'static str, PathBuf)>> {
+    let drivers = paths::root().join("userspace/sandbox/drivers");
     let all = ENVIRONMENTS.iter();
-    all.map(|(variable, folder, file)| Ok((*variable, ensure_one(folder, file)?)))
+    all.map(|(variable, folder, file)| Ok((*variable, ensure_one(folder, &drivers.join(file))?)))
         .collect()
 }
 
-fn ensure_one(folder: &str, file: &str) -> Result<PathBuf> {
-    let requirements = paths::root().join("userspace/sandbox/drivers").join(file);
-    let wanted = fs::read_to_string(&requirements)
+/// Makes an environment in a folder of `target` unless it is here and as this file of requirements wants it. Returns its
+/// Python.
+pub fn ensure_one(folder: &str, requirements: &Path) -> Result<PathBuf> {
+    let wanted = fs::read_to_string(requirements)
         .with_context(|| format!("cannot read {}", requirements.display()))?;
     let venv = paths::target().join(folder);
     let python = venv.join("bin/python");
@@ -50,8 +56,8 @@ fn ensure_one(folder: &str, file: &str) -> Result<PathBuf> {
             "--disable-pip-version-check",
             "-r",
         ])
-        .arg(&requirements))
-    .context("pip could not install the drivers; can it reach an index? Then try again")?;
+        .arg(requirements))
+    .context("pip could not install them; can it reach an index? Then try again")?;
     fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
     Ok(python)
 }

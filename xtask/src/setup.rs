@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use nix::unistd::geteuid;
 
 use crate::{
-    cassandra, programs, python,
+    cassandra, peers, programs, python,
     run::{capture, find_program, run as run_command},
 };
 
@@ -37,6 +37,8 @@ pub enum Part {
     Drivers,
     /// Measure: peers, a browser, a profiler
     Bench,
+    /// Measure beside proxies that Debian does not have: envoy, shotover
+    Peers,
     /// Make packages for arm64 on another processor: a compiler, and an emulator that asks the program for its man pages
     Package,
     /// Try other kernels: an emulator, and what a guest is made of
@@ -59,7 +61,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 34] = [
+const NEEDS: [Need; 35] = [
     Need {
         part: Part::Build,
         package: "clang-19",
@@ -218,6 +220,11 @@ const NEEDS: [Need; 34] = [
         is_met: || find_program("qemu-system-x86_64").is_some(),
     },
     Need {
+        part: Part::Package,
+        package: "qemu-system-arm",
+        is_met: || find_program("qemu-system-aarch64").is_some(),
+    },
+    Need {
         part: Part::Kernels,
         package: "busybox-static",
         is_met: || find_program("busybox").is_some(),
@@ -249,6 +256,10 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if parts.contains(&Part::Drivers) {
         programs::ensure()?;
+    }
+    if parts.contains(&Part::Peers) {
+        ensure(&[Part::Python, Part::Bench])?;
+        peers::ensure()?;
     }
     eprintln!("setup: nothing is missing");
     Ok(())

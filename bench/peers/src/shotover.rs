@@ -38,7 +38,7 @@ impl Peer for Shotover {
             names: &["shotover-proxy"],
             version_args: Some(&["--version"]),
             version_after: " ",
-            from: "shotover's releases",
+            from: "cargo xtask setup --only peers",
         }
     }
 

@@ -2,12 +2,14 @@
 //! of one.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
     process,
 };
 
 use anyhow::{Context, bail, ensure};
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use serde::Serialize;
 use serde_json::{
     Value,
@@ -23,18 +25,27 @@ const HOW: &str = "run `cargo xtask bench run`";
 /// a line: run, experiments, experiment, series, one of them, rounds.
 const INDENTED: usize = 6;
 
-/// Reads a run.
+/// The first bytes of what gzip has written.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// Reads a run, which may be compressed.
 ///
 /// # Errors
 /// The file is missing, not JSON, not a result file, or of another schema.
 pub fn read(file: &Path) -> anyhow::Result<Run> {
     let name = file.display();
-    let text = match fs::read_to_string(file) {
+    let bytes = match fs::read(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             bail!("there is no {name}: {HOW}");
         }
         other => other.with_context(|| format!("cannot read {name}"))?,
     };
+    let mut text = String::new();
+    let unpacked = match bytes.starts_with(&GZIP) {
+        true => GzDecoder::new(&*bytes).read_to_string(&mut text),
+        false => (&*bytes).read_to_string(&mut text),
+    };
+    unpacked.with_context(|| format!("cannot read {name}"))?;
     parse(&text).with_context(|| format!("{name} cannot be used"))
 }
 
@@ -49,7 +60,7 @@ fn parse(text: &str) -> anyhow::Result<Run> {
     serde_json::from_str(text).context("it is not what its schema version says")
 }
 
-/// Writes a run: beside its place first, then renamed.
+/// Writes a run: beside its place first, then renamed. With a name that ends in `.gz` it is compressed.
 ///
 /// # Errors
 /// A figure is not a number, or the file cannot be written.
@@ -57,8 +68,16 @@ pub fn write(run: &Run, file: &Path) -> anyhow::Result<()> {
     let text = serialized(run)?;
     // JSON has no NaN: it would be null, and nobody could read the file any more.
     parse(&text).context("a figure of the run is not a number")?;
+    let bytes = match file.extension() {
+        Some(end) if end == "gz" => {
+            let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+            packed.write_all(text.as_bytes())?;
+            packed.finish()?
+        }
+        _ => text.into_bytes(),
+    };
     let aside = beside(file);
-    let written = fs::write(&aside, text).and_then(|()| fs::rename(&aside, file));
+    let written = fs::write(&aside, bytes).and_then(|()| fs::rename(&aside, file));
     if written.is_err() {
         let _ = fs::remove_file(&aside);
     }

@@ -63,6 +63,26 @@ fn what_cannot_be_used_says_why() {
 }
 
 #[test]
+fn what_is_compressed_is_read_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plain, packed) = (
+        folder.path().join("a.json"),
+        folder.path().join("a.json.gz"),
+    );
+    for file in [&plain, &packed] {
+        report::write(&run(3), file).unwrap();
+        assert!(report::read(file).unwrap() == run(3));
+    }
+    let size = |file| fs::metadata(file).unwrap().len();
+    assert!(size(&packed) * 2 < size(&plain));
+    // Cut off in its middle it is an error, and not half of a run.
+    let bytes = fs::read(&packed).unwrap();
+    fs::write(&packed, &bytes[..bytes.len() / 2]).unwrap();
+    let error = format!("{:#}", report::read(&packed).unwrap_err());
+    assert!(error.contains("cannot read"), "{error}");
+}
+
+#[test]
 fn what_nobody_could_read_is_not_written() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("run.json");

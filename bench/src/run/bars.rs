@@ -17,7 +17,7 @@ use super::{Planned, WORKLOADS, begin, carry_out, how, plan, unfinished};
 use crate::{databases::Given, ways::Ways};
 
 /// The committed file.
-const OUT: &str = "bench/results/bars.json";
+const OUT: &str = "bench/results/bars.json.gz";
 /// The seconds of a path in a round.
 const SECONDS: f64 = 0.5;
 
@@ -28,7 +28,7 @@ pub struct Args {
     only: Vec<String>,
     #[command(flatten)]
     given: Given,
-    /// The result file [default: bench/results/bars.json, or target/bench/bars.json if only some are measured]
+    /// The result file [default: bench/results/bars.json.gz, or target/bench/bars.json if only some are measured]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// A peer's binary: its path, or another name on PATH

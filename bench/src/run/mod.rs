@@ -71,7 +71,7 @@ pub struct Args {
     /// Few experiments, short rounds: to see that it works; exits 1 when a figure is absurd
     #[arg(long)]
     quick: bool,
-    /// The result file [default: bench/results/full.json, or target/bench/part.json if less than
+    /// The result file [default: bench/results/full.json.gz, or target/bench/part.json if less than
     /// everything is measured]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -153,14 +153,14 @@ fn carry_out(
     results.complete = measured.is_ok();
     drop(awake);
     if !results.experiments.is_empty() {
-        report::write(&results, &unfinished)?;
         let kept = match results.complete {
-            true => {
-                fs::rename(&unfinished, &out)?;
-                &out
-            }
+            true => &out,
             false => &unfinished,
         };
+        report::write(&results, kept)?;
+        if results.complete {
+            let _ = fs::remove_file(&unfinished);
+        }
         eprintln!("written: {} ({:.0} s)", kept.display(), results.seconds);
     }
     measured?;
@@ -274,7 +274,7 @@ fn fail(results: &mut Run, id: &str, error: &anyhow::Error) {
 fn out(args: &Args) -> PathBuf {
     let default = match is_part(args) {
         true => "target/bench/part.json",
-        false => "bench/results/full.json",
+        false => "bench/results/full.json.gz",
     };
     args.out.clone().unwrap_or_else(|| default.into())
 }

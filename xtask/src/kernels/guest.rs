@@ -9,9 +9,10 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
+use super::apt::Apt;
 use crate::{
-    paths,
-    run::{capture, cargo, find_program, run},
+    processor::Processor,
+    run::{capture, find_program, run},
 };
 
 const INIT: &str = include_str!("init.sh");
@@ -21,16 +22,9 @@ const AGENT: &str = include_str!("agent.toml");
 /// them.
 const PROGRAMS: [&str; 2] = ["underpass", "integrity"];
 
-/// Makes the system anew in `folder`; each engine is to carry `bytes`. Returns its archive.
-pub fn make(folder: &Path, bytes: &str) -> Result<PathBuf> {
-    run(cargo().args([
-        "build",
-        "--release",
-        "-p",
-        "underpass",
-        "-p",
-        "underpass-integrity",
-    ]))?;
+/// Makes the system anew in `folder`, for a processor; each engine is to carry `bytes`. Returns its archive.
+pub fn make(folder: &Path, processor: Processor, bytes: &str) -> Result<PathBuf> {
+    let built = processor.build(&["-p", "underpass", "-p", "underpass-integrity"])?;
     let root = folder.join("guest");
     if root.exists() {
         fs::remove_dir_all(&root)?;
@@ -41,15 +35,26 @@ pub fn make(folder: &Path, bytes: &str) -> Result<PathBuf> {
     // The agent looks whom its admin socket is for.
     File::create(root.join("etc/group"))?;
     symlink("bin", root.join("sbin"))?;
-    let busybox = find_program("busybox").context("busybox is gone")?;
+    let busybox = match processor.is_cross() {
+        true => Apt::of(processor, folder)?
+            .unpacked("busybox-static")?
+            .join("bin/busybox"),
+        false => find_program("busybox").context("busybox is gone")?,
+    };
     fs::copy(busybox, root.join("bin/busybox"))?;
     for program in PROGRAMS {
-        let built = paths::target().join("release").join(program);
-        run(Command::new("strip")
+        let built = built.join(program);
+        run(Command::new(processor.tool("strip"))
             .arg("-o")
             .arg(root.join("bin").join(program))
             .arg(&built))?;
-        libraries(&built, &root)?;
+        for (from, to) in processor.libraries(&built)? {
+            let copy = root.join(to.strip_prefix("/").unwrap_or(&to));
+            if let Some(parent) = copy.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            fs::copy(&from, copy).with_context(|| format!("cannot copy {}", from.display()))?;
+        }
     }
     fs::write(root.join("agent.toml"), AGENT)?;
     let init = root.join("init");
@@ -58,35 +63,19 @@ pub fn make(folder: &Path, bytes: &str) -> Result<PathBuf> {
     archive(&root, &folder.join("guest.cpio"))
 }
 
-/// Copies the libraries that ldd(1) names to the same places.
-fn libraries(program: &Path, root: &Path) -> Result<()> {
-    let named = String::from_utf8(capture(Command::new("ldd").arg(program))?)?;
-    let files = named
-        .split_whitespace()
-        .filter(|word| word.starts_with('/'));
-    for file in files {
-        let copy = root.join(file.trim_start_matches('/'));
-        if let Some(parent) = copy.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        fs::copy(file, copy).with_context(|| format!("cannot copy {file}"))?;
-    }
-    Ok(())
-}
-
 /// The modules that the agent needs and that a host loads by itself when they are asked for: connections are listed by them.
 /// In the order of loading.
 const MODULES: [&str; 2] = ["inet_diag.ko", "tcp_diag.ko"];
 
-/// Puts the modules of a kernel, whose package is unpacked in `folder`, behind the guest. Returns both.
-pub fn with_modules(guest: &Path, folder: &Path, kernel: &str) -> Result<PathBuf> {
+/// Puts modules among the files of a kernel's package behind the guest. Returns both.
+pub fn with_modules(guest: &Path, folder: &Path, kernel: &str, files: &Path) -> Result<PathBuf> {
     let root = folder.join(format!("{kernel}.modules"));
     let modules = root.join("modules");
     fs::create_dir_all(&modules)?;
     for (number, name) in MODULES.iter().enumerate() {
         let found = capture(
             Command::new("find")
-                .arg(folder.join(kernel))
+                .arg(files)
                 .args(["-name", &format!("{name}*")]),
         )?;
         let found = String::from_utf8(found)?;

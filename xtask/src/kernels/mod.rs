@@ -4,11 +4,11 @@
 //!
 //! Not part of `test`: it downloads kernels, and emulation takes minutes.
 
+mod apt;
 mod guest;
 mod page;
 
 use std::{
-    env,
     fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
@@ -16,9 +16,11 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
+use self::apt::Apt;
 use crate::{
     paths,
-    run::{capture, require_root, run as run_command},
+    processor::Processor,
+    run::{require_root, run as run_command},
     setup::{self, Part},
 };
 
@@ -28,10 +30,42 @@ pub struct Args {
     /// The bytes that each engine carries
     #[arg(long, default_value = "16M")]
     bytes: String,
+    /// Processor to try them on, by Rust's name: `aarch64-unknown-linux-gnu`
+    #[arg(long, value_name = "TRIPLE")]
+    target: Option<String>,
     /// The series of Debian's kernels
     #[arg(default_values = ["6.1", "6.12"])]
     series: Vec<String>,
 }
+
+/// An emulated machine.
+struct Machine {
+    /// Rust's name of its processor.
+    processor: &'static str,
+    emulator: &'static str,
+    options: &'static [&'static str],
+    console: &'static str,
+    /// The end of the names of Debian's kernels for it.
+    flavour: &'static str,
+}
+
+const MACHINES: [Machine; 2] = [
+    Machine {
+        processor: "x86_64",
+        emulator: "qemu-system-x86_64",
+        options: &["-cpu", "max"],
+        console: "ttyS0",
+        flavour: "-cloud-amd64-unsigned",
+    },
+    Machine {
+        processor: "aarch64",
+        emulator: "qemu-system-aarch64",
+        // Pointers are signed by a cheap hash: the real one is most of what an emulator does.
+        options: &["-machine", "virt", "-cpu", "max,pauth-impdef=on"],
+        console: "ttyAMA0",
+        flavour: "-cloud-arm64-unsigned",
+    },
+];
 
 /// The seconds after which an emulated machine that has not finished counts as hanging.
 const LIMIT_SECONDS: &str = "900";
@@ -62,44 +96,60 @@ struct Carried {
 /// The command.
 pub fn run(args: &Args) -> Result<()> {
     require_root("kernels", "installs an emulator")?;
-    ensure!(
-        env::consts::ARCH == "x86_64",
-        "`cargo xtask kernels` emulates x86-64 on x86-64 only"
-    );
-    setup::ensure(&[Part::Build, Part::Kernels])?;
-    let folder = paths::target().join("kernels");
+    let processor = Processor::of(args.target.as_deref())?;
+    let machine = MACHINES.iter().find(|one| one.processor == processor.name);
+    let machine = machine.with_context(|| format!("no emulator for {}", processor.name))?;
+    setup::ensure(&[Part::Kernels])?;
+    processor.ensure()?;
+    let folder = paths::target().join("kernels").join(processor.arch);
     fs::create_dir_all(&folder)?;
-    let guest = guest::make(&folder, &args.bytes)?;
+    let guest = guest::make(&folder, processor, &args.bytes)?;
+    let apt = Apt::of(processor, &folder)?;
     let mut failed = Vec::new();
     let mut outcomes = Vec::new();
     for series in &args.series {
-        let outcome = boot(&folder, series, &guest)?;
+        let outcome = boot(&folder, &apt, machine, series, &guest)?;
         outcome.print();
         if let Err(reason) = outcome.judge() {
             failed.push(format!("{}: {reason:#}", outcome.kernel));
         }
         outcomes.push(outcome);
     }
-    page::write(&outcomes)?;
+    page::write(processor, &outcomes)?;
     ensure!(failed.is_empty(), "{}", failed.join("; "));
     Ok(())
 }
 
-fn boot(folder: &Path, series: &str, guest: &Path) -> Result<Outcome> {
-    let (kernel, image) = image(folder, series)?;
-    let initrd = guest::with_modules(guest, folder, &kernel)?;
+fn boot(
+    folder: &Path,
+    apt: &Apt<'_>,
+    machine: &Machine,
+    series: &str,
+    guest: &Path,
+) -> Result<Outcome> {
+    let (kernel, files) = newest(apt, machine, series)?;
+    let image = fs::read_dir(files.join("boot"))?
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.to_string_lossy().contains("/vmlinuz-"));
+    let image = image.context("no kernel in the package")?;
+    let initrd = guest::with_modules(guest, folder, &kernel, &files)?;
     let log = folder.join(format!("{kernel}.log"));
     eprintln!("booting {kernel}: {}", log.display());
     run_command(
         Command::new("timeout")
-            .args(["--kill-after=5", LIMIT_SECONDS, "qemu-system-x86_64"])
-            .args(["-accel", "tcg,thread=multi", "-cpu", "max"])
+            .args(["--kill-after=5", LIMIT_SECONDS, machine.emulator])
+            .args(machine.options)
+            .args(["-accel", "tcg,thread=multi"])
             .args(["-smp", "2", "-m", "2G", "-nographic", "-no-reboot"])
             .arg("-kernel")
             .arg(&image)
             .arg("-initrd")
             .arg(&initrd)
-            .args(["-append", "console=ttyS0 quiet panic=-1"])
+            .args([
+                "-append",
+                &format!("console={} quiet panic=-1", machine.console),
+            ])
             .stdout(File::create(&log)?),
     )
     .with_context(|| format!("{kernel} did not end by itself, see {}", log.display()))?;
@@ -107,45 +157,18 @@ fn boot(folder: &Path, series: &str, guest: &Path) -> Result<Outcome> {
     outcome(kernel, &said).with_context(|| format!("see {}", log.display()))
 }
 
-/// The newest of a series that Debian has.
-fn image(folder: &Path, series: &str) -> Result<(String, PathBuf)> {
-    let (start, end) = (format!("linux-image-{series}."), "-cloud-amd64-unsigned");
-    let names = capture(Command::new("apt-cache").args(["pkgnames", &start]))?;
-    let names = String::from_utf8(names)?;
+/// The newest kernel of a series that Debian has: its version, and the files of its package.
+fn newest(apt: &Apt<'_>, machine: &Machine, series: &str) -> Result<(String, PathBuf)> {
+    let (begin, end) = (format!("linux-image-{series}."), machine.flavour);
+    let names = apt.names(&begin)?;
     let newest = names
-        .lines()
+        .iter()
         .filter(|name| name.ends_with(end))
         .max_by_key(|name| numbers(name))
-        .with_context(|| format!("apt knows no {start}*{end}: `apt-get update`?"))?;
-    let kernel = newest
-        .trim_start_matches("linux-image-")
-        .trim_end_matches(end);
-    let root = folder.join(kernel);
-    if !root.exists() {
-        run_command(
-            Command::new("apt-get")
-                .args(["download", newest])
-                .current_dir(folder),
-        )?;
-        let package = fs::read_dir(folder)?
-            .flatten()
-            .map(|entry| entry.path())
-            .find(|path| {
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                name.starts_with(&format!("{newest}_"))
-            });
-        let package = package.context("apt-get has downloaded nothing")?;
-        run_command(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&root))?;
-        fs::remove_file(package)?;
-    }
-    let image = fs::read_dir(root.join("boot"))?
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| path.to_string_lossy().contains("/vmlinuz-"));
-    Ok((
-        kernel.to_owned(),
-        image.context("no kernel in the package")?,
-    ))
+        .with_context(|| format!("apt knows no {begin}*{end}: `apt-get update`?"))?;
+    let kernel = newest.trim_start_matches("linux-image-");
+    let kernel = kernel.trim_end_matches(end).to_owned();
+    Ok((kernel, apt.unpacked(newest)?))
 }
 
 /// Splits a version into numbers, by which versions are ordered.
@@ -279,11 +302,14 @@ mod tests {
         assert_eq!(all.doctor, ["path splice_egress ok carried"]);
         all.judge().unwrap();
         assert!(outcome("6.1".into(), "RESULT carried egress 0 10 20\n").is_err());
-        let page = page::of(&[all]);
-        assert!(
-            page.contains("| 6.1 | egress | yes, 10 requests told | no: `no_end` |"),
-            "{page}"
-        );
+        let row = "| 6.1 | amd64 | egress | yes, 10 requests told | no: `no_end` |";
+        let page = page::of("amd64", &[all], "");
+        assert!(page.contains(row), "{page}");
+        // What another processor's run has found stays, and a row of this one's is replaced.
+        let again = page::of("arm64", &[], &page);
+        assert!(again.contains(row), "{again}");
+        let none = page::of("amd64", &[], &page);
+        assert!(!none.contains("| 6.1 "), "{none}");
         for bad in [
             "RESULT carried egress 0 10 20\nRESULT tapped 0\nRESULT adopted 3\n",
             "RESULT carried egress 0 10 20\nRESULT tapped 10\nRESULT adopted 0\n",

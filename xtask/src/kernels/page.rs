@@ -5,7 +5,7 @@ use std::{fmt::Write, fs};
 use anyhow::Result;
 
 use super::Outcome;
-use crate::paths;
+use crate::{paths, processor::Processor};
 
 const HEAD: &str = "# Other kernels
 
@@ -14,21 +14,20 @@ checksummed streams carried by each engine of the splice, and has two connection
 was there before the agent. The tests run on 6.18. Nothing runs the tap on 5.15: its verifier has no `bpf_loop`, which the meter needs (5.17), so
 `doctor` says that the path `observe` is off, and rules that would tap have their flows come to the agent.
 
-| kernel | engines that carried | tapped: attached, copied | running connections adopted |
-| --- | --- | --- | --- |
+| kernel | processor | engines that carried | tapped: attached, copied | running connections adopted |
+| --- | --- | --- | --- | --- |
 ";
 
-/// Writes the page.
-pub(super) fn write(outcomes: &[Outcome]) -> Result<()> {
-    Ok(fs::write(
-        paths::root().join("docs/kernels.md"),
-        of(outcomes),
-    )?)
+/// Writes the rows of a processor into the page; those of others stay.
+pub(super) fn write(processor: Processor, outcomes: &[Outcome]) -> Result<()> {
+    let file = paths::root().join("docs/kernels.md");
+    let before = fs::read_to_string(&file).unwrap_or_default();
+    Ok(fs::write(file, of(processor.arch, outcomes, &before))?)
 }
 
 /// The page's text.
-pub(super) fn of(outcomes: &[Outcome]) -> String {
-    let mut page = HEAD.to_owned();
+pub(super) fn of(arch: &str, outcomes: &[Outcome], before: &str) -> String {
+    let mut rows = String::new();
     for outcome in outcomes {
         let good = outcome.engines.iter().filter(|one| one.code == "0");
         let engines: Vec<&str> = good.map(|one| one.engine.as_str()).collect();
@@ -45,11 +44,18 @@ pub(super) fn of(outcomes: &[Outcome]) -> String {
         };
         // Writing to a string does not fail.
         let _ = writeln!(
-            page,
-            "| {} | {} | {tapped} | {adopted} |",
+            rows,
+            "| {} | {arch} | {} | {tapped} | {adopted} |",
             outcome.kernel,
             engines.join(", "),
         );
     }
-    page
+    let others = before.lines().filter(|line| {
+        let mut cells = line.split('|').map(str::trim).skip(2);
+        let theirs = cells.next().unwrap_or_default();
+        line.starts_with("| ") && theirs != arch && ["amd64", "arm64"].contains(&theirs)
+    });
+    let mut all: Vec<&str> = rows.lines().chain(others).collect();
+    all.sort_unstable();
+    format!("{HEAD}{}\n", all.join("\n"))
 }

@@ -56,7 +56,7 @@ impl Package {
     }
 
     fn control(&self, release: &Release, kib: u64) -> String {
-        let (name, version, arch) = (self.name, &release.version, release.arch);
+        let (name, version, arch) = (self.name, &release.version, release.processor.arch);
         let (depends, section, description) = (&self.depends, self.section, self.description);
         let recommends = match self.serves {
             true => "Recommends: systemd, logrotate\n",
@@ -103,7 +103,10 @@ pub fn build(release: &Release, package: &Package, files: &Path, out: &Path) -> 
         }
     }
     tree::settle(files, release.epoch)?;
-    let name = format!("{}_{}_{}.deb", package.name, release.version, release.arch);
+    let name = format!(
+        "{}_{}_{}.deb",
+        package.name, release.version, release.processor.arch
+    );
     let mut build = Command::new("dpkg-deb");
     build
         .args(["--root-owner-group", release.compression(), "--build"])
@@ -116,7 +119,7 @@ pub fn build(release: &Release, package: &Package, files: &Path, out: &Path) -> 
 
 /// Packs the files beneath `files` into a tarball in `out`, and returns its path.
 pub fn tarball(release: &Release, files: &Path, out: &Path) -> Result<PathBuf> {
-    let name = format!("underpass-{}-{}", release.version, release.arch);
+    let name = format!("underpass-{}-{}", release.version, release.processor.arch);
     let packed = out.join(format!("{name}.tar.gz"));
     let renames = format!("s,^\\.,{name},");
     let mut tar = tar(release, files, &packed, &renames);

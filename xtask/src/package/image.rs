@@ -5,7 +5,6 @@
 //! same binary makes the same bytes here.
 
 use std::{
-    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -14,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{deb, program::readelf, release::Release, tree};
+use super::{deb, release::Release, tree};
 use crate::{
     paths,
     run::{capture, run as run_command},
@@ -83,7 +82,7 @@ pub fn build(release: &Release, binary: &Path, work: &Path, out: &Path) -> Resul
         "mediaType": MANIFEST,
         "digest": manifest.name(),
         "size": manifest.bytes,
-        "platform": {"architecture": release.arch, "os": "linux"},
+        "platform": {"architecture": release.processor.arch, "os": "linux"},
         "annotations": {
             "io.containerd.image.name": name,
             "org.opencontainers.image.ref.name": release.version,
@@ -98,7 +97,7 @@ pub fn build(release: &Release, binary: &Path, work: &Path, out: &Path) -> Resul
     tree::settle(&layout, release.epoch)?;
     let image = out.join(format!(
         "underpass-{}-{}.oci.tar",
-        release.version, release.arch
+        release.version, release.processor.arch
     ));
     run_command(&mut deb::tar(release, &layout, &image, "s,^\\./,,"))?;
     Ok(image)
@@ -119,7 +118,7 @@ fn lay(release: &Release, root: &Path, binary: &Path) -> Result<u64> {
         &root.join("etc/underpass/underpass.toml"),
         tree::PLAIN,
     )?;
-    for (from, to) in libraries(release, binary)? {
+    for (from, to) in release.processor.libraries(binary)? {
         let to = root.join(to.strip_prefix("/").unwrap_or(&to));
         tree::install(&from, &to, tree::OPEN)?;
     }
@@ -128,52 +127,6 @@ fn lay(release: &Release, root: &Path, binary: &Path) -> Result<u64> {
         bytes += fs::metadata(&file)?.len();
     }
     Ok(bytes)
-}
-
-/// Finds the libraries that a binary loads, and the program that loads them: where each is here, and in the image.
-fn libraries(release: &Release, binary: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
-    let loader = readelf(release, "--program-headers", binary)?;
-    let loader = loader.split("interpreter: ").nth(1);
-    let loader = loader.and_then(|rest| rest.split(']').next());
-    let loader = PathBuf::from(loader.context("the binary names no loader")?);
-    let mut found = vec![(here(release, &loader)?, loader)];
-    let (mut known, mut look) = (BTreeSet::new(), vec![binary.to_owned()]);
-    while let Some(file) = look.pop() {
-        for name in needed(&readelf(release, "--dynamic", &file)?) {
-            let is_loader = found.iter().any(|(_, to)| to.ends_with(&name));
-            if is_loader || !known.insert(name.clone()) {
-                continue;
-            }
-            let to = Path::new("/lib").join(release.triple()).join(&name);
-            let from = here(release, &to)?;
-            look.push(from.clone());
-            found.push((from, to));
-        }
-    }
-    Ok(found)
-}
-
-/// The names of libraries in what readelf says.
-fn needed(said: &str) -> Vec<String> {
-    let lines = said.lines().filter(|line| line.contains("(NEEDED)"));
-    let names = lines.filter_map(|line| line.split(['[', ']']).nth(1));
-    names.map(str::to_owned).collect()
-}
-
-/// Finds a library of the image's processor on this host.
-fn here(release: &Release, library: &Path) -> Result<PathBuf> {
-    let name = library.file_name().context("a library without a name")?;
-    let cross = Path::new("/usr")
-        .join(release.triple())
-        .join("lib")
-        .join(name);
-    let places = match release.is_cross() {
-        true => vec![cross],
-        false => vec![library.to_owned(), Path::new("/usr/lib").join(name)],
-    };
-    let found = places.iter().find(|place| place.exists());
-    let found = found.with_context(|| format!("{} is not on this host", library.display()))?;
-    Ok(fs::canonicalize(found)?)
 }
 
 /// Makes the configuration: how the image is run.
@@ -186,7 +139,7 @@ fn config(release: &Release, diff: &str) -> Value {
     let created = created.map(|said| String::from_utf8_lossy(&said).trim().to_owned());
     json!({
         "created": created.unwrap_or_default(),
-        "architecture": release.arch,
+        "architecture": release.processor.arch,
         "os": "linux",
         "config": {
             "User": "0:0",
@@ -235,15 +188,4 @@ fn digest(file: &Path) -> Result<String> {
     let said = String::from_utf8_lossy(&said);
     let (sum, _) = said.split_once(' ').context("sha256sum says no sum")?;
     Ok(sum.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn libraries_are_read_from_what_readelf_says() {
-        let said = " 0x1 (NEEDED)  Shared library: [libc.so.6]\n 0x1 (NEEDED) Shared library: [ld-linux-aarch64.so.1]\n 0xe (SONAME) [x]\n";
-        assert_eq!(needed(said), ["libc.so.6", "ld-linux-aarch64.so.1"]);
-    }
 }

@@ -26,12 +26,9 @@ use anyhow::{Context, Result, ensure};
 use self::{
     deb::Package,
     program::Program,
-    release::{Release, epoch, processor},
+    release::{Release, epoch},
 };
-use crate::{
-    run::find_program,
-    setup::{self, Part},
-};
+use crate::{processor::Processor, run::find_program};
 
 /// The end of `cargo xtask package --help`.
 pub const HELP: &str = "Files:
@@ -78,23 +75,19 @@ pub fn run(args: &Args) -> Result<()> {
         find_program("dpkg-deb").is_some(),
         "dpkg-deb was not found: packages are made on Debian, or with its package `dpkg`"
     );
-    let (processor, arch) = processor(args.target.as_deref())?;
     let release = Release {
         version: args.version.clone(),
-        processor,
-        arch,
+        processor: Processor::of(args.target.as_deref())?,
         epoch: epoch()?,
         compressed: args.binary.is_none(),
     };
     let binary = match &args.binary {
         Some(binary) => binary.clone(),
         None => {
-            setup::ensure(&[Part::Build])?;
-            if release.is_cross() {
-                setup::ensure(&[Part::Package])?;
-                setup::ensure_target(&release.target())?;
-            }
-            program::build(&release)?
+            let processor = release.processor;
+            processor.ensure()?;
+            let folder = processor.build(&["-p", "underpass", "--bin", "underpass"])?;
+            folder.join("underpass")
         }
     };
     fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;

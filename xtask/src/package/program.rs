@@ -8,13 +8,7 @@ use std::{
 use anyhow::{Context, Result};
 
 use super::release::Release;
-use crate::{
-    paths,
-    run::{capture, cargo, run as run_command},
-};
-
-/// Two to this power is the largest page, in bytes, that Linux has on arm64.
-const LARGEST_PAGE: &str = "16";
+use crate::run::run as run_command;
 
 /// The agent's binary as a package has it.
 pub struct Program {
@@ -26,50 +20,20 @@ pub struct Program {
     pub build_id: String,
 }
 
-/// Builds the release binary, and returns its path.
-pub fn build(release: &Release) -> Result<PathBuf> {
-    let mut build = cargo();
-    build.args([
-        "build",
-        "--release",
-        "-p",
-        "underpass",
-        "--bin",
-        "underpass",
-    ]);
-    let mut folder = paths::target();
-    if release.is_cross() {
-        let (target, triple) = (release.target(), release.triple());
-        let variable = target.replace('-', "_");
-        let compiler = format!("{triple}-gcc");
-        build.args(["--target", &target]);
-        build.env(format!("CC_{variable}"), &compiler);
-        build.env(
-            format!("CARGO_TARGET_{}_LINKER", variable.to_uppercase()),
-            &compiler,
-        );
-        // The largest pages that such a kernel may have; the allocator wants to know when it is built.
-        build.env("JEMALLOC_SYS_WITH_LG_PAGE", LARGEST_PAGE);
-        folder.push(target);
-    }
-    run_command(&mut build).context("the release binary does not build")?;
-    Ok(folder.join("release/underpass"))
-}
-
 impl Program {
     /// Parts a binary from its debug information, which may be compressed. Both halves are written to `work`.
     pub fn split(release: &Release, binary: &Path, work: &Path) -> Result<Self> {
         std::fs::create_dir_all(work)?;
         let (stripped, symbols) = (work.join("underpass"), work.join("underpass.debug"));
-        let mut objcopy = Command::new(release.tool("objcopy"));
+        let mut objcopy = Command::new(release.processor.tool("objcopy"));
         objcopy
             .arg("--only-keep-debug")
             .args(release.compressed.then_some("--compress-debug-sections"));
         run_command(objcopy.arg(binary).arg(&symbols))?;
-        let mut strip = Command::new(release.tool("strip"));
+        let mut strip = Command::new(release.processor.tool("strip"));
         strip.args(["--strip-unneeded", "--remove-section=.comment", "-o"]);
         run_command(strip.arg(&stripped).arg(binary))?;
-        let notes = readelf(release, "--notes", &stripped)?;
+        let notes = release.processor.readelf("--notes", &stripped)?;
         let id = notes.split("Build ID: ").nth(1);
         let build_id = id.and_then(|rest| rest.split_whitespace().next());
         let build_id = build_id.context(
@@ -84,7 +48,9 @@ impl Program {
 
     /// The Debian packages that the binary needs: the C library of the newest symbol that it asks for, and the compiler's.
     pub fn needs(&self, release: &Release) -> Result<String> {
-        let said = readelf(release, "--version-info", &self.stripped)?;
+        let said = release
+            .processor
+            .readelf("--version-info", &self.stripped)?;
         let version = newest_glibc(&said).context("the binary asks for no symbol of glibc")?;
         let version: Vec<String> = version.iter().map(u32::to_string).collect();
         Ok(format!("libc6 (>= {}), libgcc-s1", version.join(".")))
@@ -99,16 +65,6 @@ fn newest_glibc(said: &str) -> Option<Vec<u32>> {
         text.split('.').map(|n| n.parse().ok()).collect()
     });
     versions.max()
-}
-
-/// Asks readelf(1) about a binary.
-pub fn readelf(release: &Release, option: &str, binary: &Path) -> Result<String> {
-    let said = capture(
-        Command::new(release.tool("readelf"))
-            .args([option, "--wide"])
-            .arg(binary),
-    )?;
-    Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
 #[cfg(test)]

@@ -91,7 +91,13 @@ pub fn lay(release: &Release, tree: &Path, program: &Program) -> Result<()> {
         }
     }
     let pages = tree.join("pages");
-    run_command(release.command(&program.stripped).arg("pages").arg(&pages))?;
+    run_command(
+        release
+            .processor
+            .command(&program.stripped)
+            .arg("pages")
+            .arg(&pages),
+    )?;
     let man = tree.join("usr/share/man/man1");
     for page in files(&pages.join("man"))? {
         let name = page.file_name().context("a page without a name")?;

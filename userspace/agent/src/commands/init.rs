@@ -19,7 +19,7 @@ use anyhow::Context;
 use dataplane::{Around, OpenedHere};
 use tokio::{net::TcpStream, runtime, task::JoinSet, time};
 
-use crate::config::Config;
+use crate::config::{CONF_D, Config};
 
 /// Ports at which Cassandra, ScyllaDB and YugabyteDB speak CQL unless they are told otherwise: plain, with TLS, and
 /// ScyllaDB's by shard.
@@ -76,10 +76,17 @@ pub fn run(args: &InitArgs) -> anyhow::Result<ExitCode> {
         None => print!("{policy}"),
         Some(file) => {
             write(file, &policy)?;
+            let is_part = file.parent().and_then(Path::file_name) == Some(CONF_D.as_ref());
             let file = file.display();
-            println!(
-                "written: {file}\nnext: underpass check {file}; underpass run --config {file}; underpass top"
-            );
+            println!("written: {file}");
+            match is_part {
+                true => println!(
+                    "next: underpass top (a running agent whose policy file is beside {CONF_D} reads it by itself)"
+                ),
+                false => println!(
+                    "next: underpass check {file}; underpass run --config {file}; underpass top"
+                ),
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -59,7 +59,7 @@ pub use protective::absent_cgroups;
 use proxy::paths::Splicing;
 pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
-pub use sources::Sources;
+pub use sources::{FOLDER as CONF_D, Sources};
 use steps::{otlp::MetricsPush, pipelines::Pipelines};
 pub use users::{GROUPS, USERS};
 

@@ -9,7 +9,9 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use cql_node::{Node, NodeOptions};
@@ -167,9 +169,40 @@ fn uncommented(file: &str, sandbox: &Sandbox, to: SocketAddr) -> String {
         .lines()
         .map(|line| line.strip_prefix("# ").unwrap_or(line));
     let rule = lines.collect::<Vec<_>>().join("\n") + "\n";
+    format!("{head}{}{rule}", in_a_test(sandbox)).replace(":9042", &format!(":{}", to.port()))
+}
+
+/// The settings of an agent in a test: its cgroup, and no connection that is left out.
+fn in_a_test(sandbox: &Sandbox) -> String {
     let cgroup = sandbox.cgroup.path();
-    format!("{head}[agent]\ncgroup = {cgroup:?}\nholdout = \"0%\"\n{rule}")
-        .replace(":9042", &format!(":{}", to.port()))
+    format!("\n[agent]\ncgroup = {cgroup:?}\nholdout = \"0%\"\n")
+}
+
+/// A newcomer's first minute: two commands beside an agent without a rule, and the application that was connected before is
+/// seen with what it asks. Nothing is started again.
+fn sees_what_runs(host: &OtherHost<'_>, application: &mut Application, to: SocketAddr) {
+    const A_MINUTE: Duration = Duration::from_secs(60);
+    let begun = Instant::now();
+    let written = "/etc/underpass/conf.d/first.toml";
+    let port = to.port().to_string();
+    host.succeeds(&["underpass", "init", "--port", &port, "--output", written]);
+    loop {
+        let mut top = host.command(&["underpass", "top", "--once"]);
+        let top = top.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut top = host.sandbox.server(|| top.spawn()).unwrap().unwrap();
+        // It looks at what passes in an interval of a second.
+        while top.try_wait().unwrap().is_none() {
+            application.selects();
+            thread::sleep(Duration::from_millis(20));
+        }
+        let said = top.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        if said.contains("shop.orders") {
+            break;
+        }
+        assert!(begun.elapsed() < A_MINUTE, "{said}");
+    }
+    host.succeeds(&["rm", written]);
 }
 
 #[test]
@@ -194,9 +227,13 @@ fn a_package_is_installed_started_upgraded_removed_and_purged() {
     );
     assert!(!as_installed.contains("\n[[rule]]"), "{as_installed}");
 
+    let empty = as_installed.clone() + &in_a_test(&sandbox);
+    host.write(FILE, &empty);
+    let mut service = Service::start(&host, folder.path());
+    sees_what_runs(&host, &mut application, to);
+
     let edited = uncommented(&as_installed, &sandbox, to);
     host.write(FILE, &edited);
-    let mut service = Service::start(&host, folder.path());
     application.selects();
     application.selects();
     eventually("it is read", || service.counted() > 0);
