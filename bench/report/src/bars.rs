@@ -169,8 +169,8 @@ pub const ALL: &[Bar] = &[
     ),
     bar("enrich-short-both", ONE, ADDED, AtMost(11.0), SHORT_LEGS),
     bar("enrich-short-both", MANY, OP_S, AtLeast(0.7), SHORT_LEGS),
-    bar("enrich-short-both", READS, OP_S, AtLeast(0.9), SHORT_LEGS),
-    bar("enrich-short-both", WRITES, OP_S, AtLeast(0.88), SHORT_LEGS),
+    bar("enrich", READS, OP_S, AtLeast(0.9), LIKE_COPIERS),
+    bar("enrich", WRITES, OP_S, AtLeast(0.88), LIKE_COPIERS),
     bar(
         "enrich",
         "crowd-enriched",

@@ -2,7 +2,7 @@
 //! measured and nothing is absurd. The bars are for full runs (`report::bars`).
 
 use report::{
-    schema::{Experiment, PathKind, Run, Series},
+    schema::{Experiment, Run, Series},
     stats::median,
 };
 
@@ -46,18 +46,18 @@ pub fn missing(run: &Run) -> Vec<String> {
             let mut series = experiment.series.iter();
             !series.any(|series| series.path == path.name)
         });
-        missing.extend(lacking.filter_map(|path| fault(experiment, &path.name, path.kind)));
+        missing.extend(lacking.filter_map(|path| fault(experiment, &path.name)));
     }
     missing
 }
 
 /// A path that cannot carry a protocol says so; one that failed is a fault of somebody.
-fn fault(experiment: &Experiment, path: &str, kind: PathKind) -> Option<String> {
+fn fault(experiment: &Experiment, path: &str) -> Option<String> {
     let why = experiment
         .left_out
         .get(path)
         .map_or("no reason was kept", String::as_str);
-    let is_fault = why.starts_with("failed") || kind == PathKind::Direct;
+    let is_fault = why.starts_with("failed") || path == DIRECT;
     is_fault.then(|| format!("{}: {path} was not measured: {why}", experiment.id))
 }
 
@@ -157,7 +157,7 @@ mod tests {
         experiment
             .left_out
             .insert("enrich".into(), "it decodes CQL alone".into());
-        assert!(fault(&experiment, "nginx", PathKind::Peer).is_some());
-        assert_eq!(fault(&experiment, "enrich", PathKind::Ours), None);
+        assert!(fault(&experiment, "nginx").is_some());
+        assert_eq!(fault(&experiment, "enrich"), None);
     }
 }

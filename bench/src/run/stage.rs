@@ -34,6 +34,11 @@ pub use gateway::ways as ways_at_gateways;
 /// The reason for a path that a workload does not name.
 const NOT_COMPARED: &str = "not compared under this workload";
 
+/// With more connections there is no second direct: a database has those of all ways at once, and may open no more than a
+/// process may (20,000 on most hosts).
+const MOST_AGAIN: usize = 5_000;
+const TOO_MANY: &str = "the database could not open so many connections once more";
+
 /// A way to the databases, and the generator that uses it.
 pub struct Lane<'a> {
     /// The path's name.
@@ -91,7 +96,9 @@ impl<'a> Stage<'a> {
         stage
             .lanes
             .push(Lane::new(DIRECT, &databases.addresses, cgroups));
-        if ways.has(AGAIN) {
+        if ways.has(AGAIN) && variant.job.connections > MOST_AGAIN {
+            stage.leave_out(AGAIN, TOO_MANY);
+        } else if ways.has(AGAIN) {
             let again = Lane::new(AGAIN, &databases.addresses, cgroups);
             stage.lanes.push(again);
         }
