@@ -1,6 +1,6 @@
 //! Sequential looks: how long to go on measuring until a bound is decided, and what may be claimed when one stops early.
 //!
-//! Who looks after each round and stops when he likes what he sees is wrong more often than his intervals say. So there
+//! Intervals are wrong more often than they say where somebody looks after each round and stops when he likes what he sees. So there
 //! are few looks, at numbers of rounds that are fixed beforehand ([`LOOKS`]), and each has its part of the error that all
 //! may have together ([`ERROR`], divided evenly: Bonferroni's bound). The interval of a look is the sign test's, for the
 //! median of whatever distribution.

@@ -248,19 +248,16 @@ fn rounds(
     Ok(())
 }
 
-/// Has the lanes rest whose bars are decided. Returns whether there is a bar that is not.
+/// Has the lanes rest whose bars are decided. Returns whether there is a bar that is not. A lane that rests does so for good:
+/// its next round would be held against another one of direct's. A bar of such a lane was decided before.
 fn rest(lanes: &mut [Lane<'_>], so_far: &Experiment) -> bool {
-    let has_lane = |path: &str| {
-        lanes
-            .iter()
-            .any(|lane| lane.path == path && lane.failed.is_none())
-    };
+    let has_lane = |path: &str| lanes.iter().any(|lane| lane.path == path && lane.works());
     let undecided: BTreeSet<&str> = bars::of(&so_far.id)
         .filter(|bar| bar.paths().all(has_lane) && !bars::is_done(bar, so_far))
         .flat_map(bars::Bar::paths)
         .collect();
     for lane in lanes {
-        lane.rests = ![DIRECT, AGAIN].contains(&lane.path) && !undecided.contains(lane.path);
+        lane.rests |= ![DIRECT, AGAIN].contains(&lane.path) && !undecided.contains(lane.path);
     }
     !undecided.is_empty()
 }

@@ -201,6 +201,8 @@ fn all(
         if results.experiment(&variant.id).is_some() {
             continue;
         }
+        // Of a run that goes on it may have failed before.
+        results.failed.remove(&variant.id);
         progress.experiment(&variant.id, &planned.about(), estimate);
         let databases = match Databases::start(
             variant.database,

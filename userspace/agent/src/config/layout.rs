@@ -22,7 +22,7 @@ const INDENT: usize = 4;
 /// Lays out the text of a file; `path` is for messages.
 ///
 /// # Errors
-/// It is no TOML. Where, and why.
+/// The place and the reason where a text is no TOML.
 pub fn laid_out(path: &Path, text: &str) -> Result<String, ConfigError> {
     let read = |text: &str| {
         let read: Result<Table, _> = toml::from_str(text);

@@ -1,6 +1,6 @@
 //! The work of the thread that sends metrics: all that `/metrics` shows, at an interval.
 //!
-//! What a collector does not take is not kept: counters go on, and the next push has their new values.
+//! A push that a collector does not take is not kept: counters go on, and the next push has their new values.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
