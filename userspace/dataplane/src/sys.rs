@@ -2,6 +2,7 @@
 //! that the shared layout is plain bytes.
 
 mod ring;
+mod send_ring;
 
 use std::{
     ffi::CString,
@@ -24,6 +25,7 @@ use nix::libc;
 use tokio::io::{Interest, unix::AsyncFd};
 
 pub(crate) use ring::Ring;
+pub use send_ring::{SendRing, Sending};
 
 /// A type from `abi.h`, as a map's key or value.
 #[derive(Clone, Copy, Debug)]

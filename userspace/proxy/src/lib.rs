@@ -49,6 +49,7 @@ pub mod keeper;
 mod leg_io;
 mod legs;
 mod marked;
+mod outbox;
 mod passing;
 pub mod paths;
 mod question;
@@ -78,6 +79,7 @@ pub use context::{IncomingListeners, ProxyContext};
 use dataplane::Holds;
 pub use denied::tell_denials;
 use keeper::Adopted;
+pub use outbox::SendRings;
 pub use question::candidate;
 pub use quotas::QuotaLimits;
 pub use resume::CarriedOn;
@@ -85,7 +87,7 @@ pub(crate) use resume::carry_on;
 use tokio::sync::mpsc;
 pub use unsettled::Unsettled;
 
-/// Runs until the ring of held SYNs fails. Dropped, it stops taking flows in.
+/// Runs until the ring of held SYNs fails. Dropped, it stops taking flows in. There are as many workers as `rings` are for.
 ///
 /// # Errors
 /// Workers cannot be started, or the ring cannot be read.
@@ -94,8 +96,8 @@ pub async fn run(
     entrances: IncomingListeners,
     holds: Holds,
     adopted: mpsc::UnboundedReceiver<Adopted>,
-    workers: usize,
+    rings: SendRings,
 ) -> anyhow::Result<()> {
-    let workers = workers::Workers::start(workers)?;
+    let workers = workers::Workers::start(rings)?;
     intake::run(shared, entrances, holds, adopted, workers).await
 }

@@ -9,7 +9,11 @@ use std::{
 
 use tokio::{net::TcpStream, runtime, sync::mpsc};
 
-use super::{entered::Entered, relay, resume};
+use super::{
+    entered::Entered,
+    outbox::{self, Outbox, SendRings},
+    relay, resume,
+};
 
 /// The most flows that wait for a worker. A worker takes them as fast as it can start tasks; when
 /// the queue is full, intake waits.
@@ -28,8 +32,12 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    pub(super) fn start(count: usize) -> io::Result<Self> {
-        let queues = (0..count).map(start_one).collect::<io::Result<_>>()?;
+    pub(super) fn start(rings: SendRings) -> io::Result<Self> {
+        let queues = rings
+            .each()
+            .enumerate()
+            .map(start_one)
+            .collect::<io::Result<_>>()?;
         Ok(Self {
             queues,
             next: AtomicUsize::new(0),
@@ -49,14 +57,16 @@ impl Workers {
     }
 }
 
-fn start_one(n: usize) -> io::Result<mpsc::Sender<Pair>> {
+fn start_one((n, own): (usize, Option<Outbox>)) -> io::Result<mpsc::Sender<Pair>> {
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
+        .on_thread_park(outbox::flush)
         .build()?;
     let (queue, mut pairs) = mpsc::channel::<Pair>(QUEUE);
     thread::Builder::new()
         .name(format!("worker-{n}"))
         .spawn(move || {
+            outbox::install(own);
             runtime.block_on(async move {
                 while let Some(pair) = pairs.recv().await {
                     if let Err(error) = move_here(pair) {

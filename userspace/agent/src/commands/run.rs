@@ -133,7 +133,7 @@ struct Serving {
     available: PathsAvailable,
     shared: Arc<ProxyContext>,
     taken: Taken,
-    workers: usize,
+    rings: proxy::SendRings,
     splicing: Splicing,
 }
 
@@ -235,6 +235,7 @@ impl Serving {
             told,
             heard,
         );
+        let rings = proxy::SendRings::make(workers, shared.metrics.sends.clone());
         if let Err(error) = confine::filter_calls() {
             tracing::warn!("system calls are not filtered: {error:#}");
         }
@@ -258,7 +259,7 @@ impl Serving {
             available: early.available,
             shared,
             taken,
-            workers,
+            rings,
             splicing,
         })
     }
@@ -324,7 +325,7 @@ impl Serving {
         let mut told = (self.signals.terminate, self.signals.interrupt);
         tokio::select! {
             signal = told_to_stop(&mut told, shared, &self.attached, &ready) => signal,
-            ended = proxy::run(shared.clone(), entrances, holds, adopted, self.workers) => {
+            ended = proxy::run(shared.clone(), entrances, holds, adopted, self.rings) => {
                 Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("the proxy ended")))
             }
             () = admin::serve(self.listeners, &self.admin_hosts, self.admin) => {

@@ -252,10 +252,11 @@ fn hash(id: &[u8]) -> u64 {
         (Some(first), Some(last)) => {
             u64::from_le_bytes(*first) ^ u64::from_le_bytes(*last).rotate_left(32)
         }
-        _ => id
-            .iter()
-            .fold(Fnv::default(), |hash, byte| hash.with(*byte))
-            .0,
+        _ => {
+            id.iter()
+                .fold(Fnv::default(), |hash, byte| hash.with(*byte))
+                .0
+        }
     }
 }
 

@@ -257,7 +257,10 @@ mod tests {
             let bare = statements.bare(kind);
             assert_eq!(*bare, StatementRef::bare(kind).to_owned());
             assert!(Arc::ptr_eq(&bare, &statements.bare(kind)));
-            assert!(Arc::ptr_eq(&bare, &statements.get(StatementRef::bare(kind))));
+            assert!(Arc::ptr_eq(
+                &bare,
+                &statements.get(StatementRef::bare(kind))
+            ));
         }
     }
 

@@ -83,6 +83,44 @@ impl FlowMetrics {
     }
 }
 
+/// Sends of the agent's workers, for flows that are read.
+#[derive(Clone, Debug)]
+pub struct SendMetrics {
+    /// Workers that have an io_uring.
+    pub rings: IntGauge,
+    /// Sends that shared a system call with others.
+    pub together: IntCounter,
+    /// Sends with a system call of their own.
+    pub alone: IntCounter,
+}
+
+impl SendMetrics {
+    /// Registers them.
+    ///
+    /// # Errors
+    /// They are registered already.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let rings = IntGauge::new(
+            "underpass_send_rings",
+            "Workers that send for several flows in one system call, by io_uring.",
+        )?;
+        registry.register(Box::new(rings.clone()))?;
+        let sends = counters(
+            registry,
+            "underpass_sends_total",
+            "Sends of workers that have a ring, for flows that are read: with others in one system call, or alone.",
+            "call",
+            &["together", "alone"],
+        )?;
+        let [together, alone] = ["together", "alone"].map(|call| sends.with_label_values(&[call]));
+        Ok(Self {
+            rings,
+            together,
+            alone,
+        })
+    }
+}
+
 /// Connections on their way to becoming flows, and what goes wrong before they are.
 #[derive(Clone, Debug)]
 pub struct IntakeMetrics {
