@@ -527,6 +527,7 @@ impl Explanation {
             let client = match per {
                 LimitPer::Uid => "user",
                 LimitPer::Process => "process",
+                LimitPer::Address => "address",
             };
             text.push_str(&format!(
                 "  one {client} has at most {connections} connections by it; further ones are refused\n"
