@@ -41,6 +41,8 @@ enum Command {
     Run(run::Args),
     /// Measure what carries a bar until each is decided, into bench/results/bars.json.gz; exits 1 unless all are
     Bars(run::bars::Args),
+    /// Compare the agent with another build of it; exits 1 if it is slower
+    Gate(run::gate::Args),
     /// Render result files: the README's section and plots, tables, a page
     Report(results::ReportArgs),
     /// Compare two result files, and print the figures that moved beyond noise; exits 1 if one got
@@ -88,6 +90,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Bars(args) => {
             interrupt::install()?;
             run::bars::run(&args)
+        }
+        Command::Gate(args) => {
+            interrupt::install()?;
+            run::gate::run(&args)
         }
         Command::Run(args) => {
             interrupt::install()?;

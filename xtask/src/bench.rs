@@ -2,7 +2,7 @@
 //! and hands over to `underpass-bench`.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, ExitCode, ExitStatus},
 };
 
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 
 use crate::{
-    cassandra, paths, peers,
+    cassandra, gate, paths, peers,
     run::{Forward, cargo, require_root, run as run_command, run_status},
     setup::{self, Part},
 };
@@ -35,6 +35,9 @@ pub enum Verb {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Compare the working tree's agent with the merge base's, in five comparisons and at most six minutes of measuring; exits
+    /// 1 if it is slower; needs root and a quiet machine
+    Gate(gate::Args),
     /// Render bench/results/full.json.gz into the README, its plots and tables, and a page
     Report {
         /// Passed to `underpass-bench report`
@@ -72,6 +75,7 @@ pub fn run(verb: &Verb) -> Result<ExitCode> {
             setup::ensure(&[Part::Bench])?;
             with_database("bars", true, args)
         }
+        Verb::Gate(args) => gate::run(args),
         Verb::Report { args, check } => {
             let mut words = vec!["report"];
             words.extend(args.iter().map(String::as_str));
@@ -88,7 +92,7 @@ pub fn run(verb: &Verb) -> Result<ExitCode> {
 pub fn with_database(command: &str, with_cassandra: bool, args: &[String]) -> Result<ExitCode> {
     release()?;
     if !with_cassandra {
-        return bench(Built::ForRelease, command, None, args).map(exit_code);
+        return without_database(command, args);
     }
     let node = cassandra::up(None)?;
     let done = bench(Built::ForRelease, command, Some(&node), args);
@@ -98,10 +102,15 @@ pub fn with_database(command: &str, with_cassandra: bool, args: &[String]) -> Re
     done.map(exit_code)
 }
 
+/// Runs a command of the release build of the bench.
+pub fn without_database(command: &str, args: &[String]) -> Result<ExitCode> {
+    bench(Built::ForRelease, command, None, args).map(exit_code)
+}
+
 /// Builds the programs for release. Returns that which measures and shows.
 pub fn release() -> Result<PathBuf> {
     setup::ensure(&[Part::Build])?;
-    build()?;
+    build(&paths::root(), &paths::target())?;
     Ok(paths::target()
         .join(Built::ForRelease.folder())
         .join("underpass-bench"))
@@ -122,9 +131,11 @@ pub fn quick(node: &cassandra::Up) -> Result<()> {
 
 /// Builds the programs that are measured and those that measure, at once: each set of packages has
 /// its own features of what they depend on, and would build that again.
-fn build() -> Result<()> {
+pub fn build(source: &Path, target: &Path) -> Result<()> {
     run_command(
         cargo()
+            .current_dir(source)
+            .env("CARGO_TARGET_DIR", target)
             .args(["build", "--release"])
             .args(["-p", "underpass", "--bin", "underpass"])
             .args(["-p", "underpass-cql-node", "--bin", "cql-node"])

@@ -12,6 +12,7 @@ mod cassandra;
 mod ci;
 mod demo;
 mod fuzz;
+mod gate;
 mod generate;
 mod house;
 mod instructions;

@@ -6,7 +6,7 @@
 //! [`model::Document`], which [`markdown`] and [`html`] render; [`pages`] are the committed Markdown
 //! pages, [`plot`] draws. [`pace`] tells who kept up with a schedule,
 //! and [`constant`] chooses by it what the summary compares paths by. [`compare()`] holds two
-//! runs against each other.
+//! runs against each other, [`gate`] two agents.
 
 pub mod bars;
 pub mod compare;
@@ -14,6 +14,7 @@ pub mod constant;
 pub mod document;
 pub mod experiment;
 pub mod file;
+pub mod gate;
 pub mod histogram;
 pub mod html;
 pub mod intervals;

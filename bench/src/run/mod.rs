@@ -7,6 +7,7 @@ mod awake;
 pub mod bars;
 mod check;
 pub mod experiment;
+pub mod gate;
 mod generator;
 mod hand_overs;
 mod headroom;

@@ -8,6 +8,7 @@ mod gateway;
 use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddr},
+    path::Path,
 };
 
 use anyhow::ensure;
@@ -193,11 +194,7 @@ impl<'a> Stage<'a> {
             .iter()
             .map(|(path, cgroup)| rule(path, cgroup, databases));
         let policy: String = rules.collect();
-        let agent = Agent::start(&binary("underpass")?, None, cgroup, told, &policy)?;
-        if told.contains("splice = ") && !told.contains("off") {
-            // Flows are relayed until every engine was tried out; this is the last one.
-            agent.wait_for_log("path=\"splice_egress\"")?;
-        }
+        let agent = start(&binary("underpass")?, told, cgroup, &policy)?;
         for (path, _) in &carrying {
             let mut lane = Lane::new(path.name, &databases.addresses, cgroups);
             lane.proxy_pids = vec![agent.pid()];
@@ -251,9 +248,14 @@ impl<'a> Stage<'a> {
 
 impl<'a> Lane<'a> {
     fn new(path: &'static str, targets: &[SocketAddr], cgroups: &'a Cgroups) -> Self {
+        Self::within(path, targets, cgroups.of(path))
+    }
+
+    /// Makes a lane whose generators are in this cgroup.
+    pub fn within(path: &'static str, targets: &[SocketAddr], cgroup: Option<&'a Cgroup>) -> Self {
         Self {
             targets: targets.to_vec(),
-            cgroup: cgroups.of(path),
+            cgroup,
             is_copied: Some(false),
             ..Self::of(path)
         }
@@ -324,7 +326,23 @@ impl<'a> Lane<'a> {
     }
 }
 
-fn rule(path: &Ours, cgroup: &Cgroup, databases: &Databases) -> String {
+/// Starts an agent, and waits until all that it may use has been tried out.
+pub fn start<'a>(
+    program: &Path,
+    told: &str,
+    cgroup: &'a Cgroup,
+    policy: &str,
+) -> anyhow::Result<Agent<'a>> {
+    let agent = Agent::start(program, None, cgroup, told, policy)?;
+    if told.contains("splice = ") && !told.contains("off") {
+        // Flows are relayed until every engine was tried out; this is the last one.
+        agent.wait_for_log("path=\"splice_egress\"")?;
+    }
+    Ok(agent)
+}
+
+/// The rule by which clients in a cgroup take a path.
+pub fn rule(path: &Ours, cgroup: &Cgroup, databases: &Databases) -> String {
     let to: Vec<String> = databases
         .addresses
         .iter()
