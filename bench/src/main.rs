@@ -41,6 +41,9 @@ enum Command {
     Run(run::Args),
     /// Measure what carries a bar until each is decided, into bench/results/bars.json.gz; exits 1 unless all are
     Bars(run::bars::Args),
+    /// Measure what a user sees first, into bench/results/headline.json.gz: latency at rates that leave room, with cores shared
+    /// and with one for the proxy
+    Headline(run::headline::Args),
     /// Compare the agent with another build of it; exits 1 if it is slower
     Gate(run::gate::Args),
     /// Render result files: the README's section and plots, tables, a page
@@ -90,6 +93,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Bars(args) => {
             interrupt::install()?;
             run::bars::run(&args)
+        }
+        Command::Headline(args) => {
+            interrupt::install()?;
+            run::headline::run(&args)
         }
         Command::Gate(args) => {
             interrupt::install()?;

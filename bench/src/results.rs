@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context;
 use peers::Overrides;
-use report::{Run, overview::Runs, page, pages, paths};
+use report::{Run, headline, overview::Runs, page, pages, paths};
 
 use crate::{run::WORKLOADS, ways::Ways};
 
@@ -58,6 +58,13 @@ pub struct ReportArgs {
         default_value = "bench/results/bars.json.gz"
     )]
     bars: PathBuf,
+    /// The result file of the headline; without it its page says that there is none
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "bench/results/headline.json.gz"
+    )]
+    headline: PathBuf,
     /// The page that shows one table between its markers
     #[arg(long, value_name = "FILE", default_value = "README.md")]
     page: PathBuf,
@@ -83,6 +90,7 @@ pub struct ReportArgs {
 
 /// The pages that the index names besides the experiments' own.
 const OTHER_PAGES: &str = "\
+- **[The headline](headline.md)**: what a user sees first. Latency at rates that leave room, CPU per operation, the maximum; with all cores shared, and with one for the proxy.
 - [Bars](bars.md): the bounds that must hold on any machine, with their verdicts.
 - [Kernel paths](kernel-paths.md): bypass, observe, shortcut, splice, relay and enrich beside haproxy and nginx.
 - [The tap](tap.md): observe and tap beside direct, in more rounds.
@@ -179,9 +187,11 @@ fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, Strin
         let page = report::markdown::of_scene(run, scene);
         files.push((page_of(results), page));
     }
-    let bars = args.bars.exists().then(|| report::read(&args.bars));
-    let bars = pages::bars(bars.transpose()?.as_ref());
+    let read = |file: &Path| file.exists().then(|| report::read(file)).transpose();
+    let bars = pages::bars(read(&args.bars)?.as_ref());
     files.push((args.tables.with_file_name("bars.md"), bars));
+    let headline = headline::page(read(&args.headline)?.as_ref());
+    files.push((args.tables.with_file_name("headline.md"), headline));
     let folder = experiments(args);
     let each = pages::experiments(run).into_iter();
     files.extend(each.map(|(name, page)| (folder.join(name), page)));
@@ -291,6 +301,7 @@ mod tests {
             gateway: folder.join("gateway.json.gz"),
             enrichment: folder.join("enrichment.json.gz"),
             bars: folder.join("bars.json.gz"),
+            headline: folder.join("headline.json.gz"),
             page: root.join("README.md"),
             profiles: root.join("docs/where-time-goes.md"),
             tables: folder.join("README.md"),

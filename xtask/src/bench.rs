@@ -35,6 +35,13 @@ pub enum Verb {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Measure what a user sees first, into bench/results/headline.json.gz: latency at rates that leave room, CPU per operation, the
+    /// maximum; 15 minutes; needs root and a quiet machine
+    Headline {
+        /// Passed to `underpass-bench headline` (`-- --help` shows what it takes)
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
     /// Compare the working tree's agent with the merge base's, in five comparisons and at most six minutes of measuring; exits
     /// 1 if it is slower; needs root and a quiet machine
     Gate(gate::Args),
@@ -74,6 +81,11 @@ pub fn run(verb: &Verb) -> Result<ExitCode> {
             require_root("bench bars", "loads BPF programs and makes cgroups")?;
             setup::ensure(&[Part::Bench])?;
             with_database("bars", true, args)
+        }
+        Verb::Headline { args } => {
+            require_root("bench headline", "loads BPF programs and makes cgroups")?;
+            setup::ensure(&[Part::Bench])?;
+            with_database("headline", false, args)
         }
         Verb::Gate(args) => gate::run(args),
         Verb::Report { args, check } => {

@@ -15,6 +15,7 @@ pub mod document;
 pub mod experiment;
 pub mod file;
 pub mod gate;
+pub mod headline;
 pub mod histogram;
 pub mod html;
 pub mod intervals;

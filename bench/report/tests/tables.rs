@@ -5,6 +5,8 @@
 #[path = "tables/bars.rs"]
 mod bar_verdicts;
 mod common;
+#[path = "tables/headline.rs"]
+mod headlines;
 #[path = "tables/missing.rs"]
 mod missing;
 #[path = "tables/pages.rs"]

@@ -20,7 +20,7 @@ use peers::{Running, Setup, Traffic};
 use report::schema::HandOvers;
 use sandbox::{Agent, Cgroup, Netns};
 
-use super::{generator::Generator, hand_overs, lines::Lines, verify};
+use super::{cores::Cores, generator::Generator, hand_overs, lines::Lines, verify};
 use crate::{
     databases::Databases,
     gateway::{Line, nftables},
@@ -84,7 +84,9 @@ impl<'a> Stage<'a> {
         ways: &Ways,
         cgroups: &'a Cgroups,
         lines: &'a Lines,
+        cores: Cores,
     ) -> anyhow::Result<Self> {
+        let _proxys = cores.take_proxys()?;
         if variant.topology == Topology::Gateway {
             return Self::at_gateways(variant, databases, ways, lines);
         }
