@@ -12,7 +12,7 @@ use anyhow::Context;
 use peers::Overrides;
 use report::{Run, headline, overview::Runs, page, pages, paths};
 
-use crate::{run::WORKLOADS, ways::Ways};
+use crate::{others, run::WORKLOADS, ways::Ways};
 
 /// Options of `report`.
 #[derive(clap::Args)]
@@ -91,6 +91,7 @@ pub struct ReportArgs {
 /// The pages that the index names besides the experiments' own.
 const OTHER_PAGES: &str = "\
 - **[The headline](headline.md)**: what a user sees first. Latency at rates that leave room, CPU per operation, the maximum; with all cores shared, and with one for the proxy.
+- **[By generators of others](generators.md)**: latte and YCSB on a real Cassandra.
 - [Bars](bars.md): the bounds that must hold on any machine, with their verdicts.
 - [Kernel paths](kernel-paths.md): bypass, observe, shortcut, splice, relay and enrich beside haproxy and nginx.
 - [The tap](tap.md): observe and tap beside direct, in more rounds.
@@ -192,6 +193,15 @@ fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, Strin
     files.push((args.tables.with_file_name("bars.md"), bars));
     let headline = headline::page(read(&args.headline)?.as_ref());
     files.push((args.tables.with_file_name("headline.md"), headline));
+    let mut by_others = Vec::new();
+    for other in others::ALL {
+        let file = args
+            .tables
+            .with_file_name(format!("{}.json.gz", other.name()));
+        by_others.extend(read(&file)?);
+    }
+    let by_others = report::others::page(&by_others);
+    files.push((args.tables.with_file_name("generators.md"), by_others));
     let folder = experiments(args);
     let each = pages::experiments(run).into_iter();
     files.extend(each.map(|(name, page)| (folder.join(name), page)));

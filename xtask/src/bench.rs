@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 
 use crate::{
-    cassandra, gate, paths, peers,
+    cassandra, gate, generators, paths, peers,
     run::{Forward, cargo, require_root, run as run_command, run_status},
     setup::{self, Part},
 };
@@ -39,6 +39,18 @@ pub enum Verb {
     /// maximum; 15 minutes; needs root and a quiet machine
     Headline {
         /// Passed to `underpass-bench headline` (`-- --help` shows what it takes)
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Measure reads and writes of latte over every path and peer, into bench/results/latte.json.gz; 10 minutes; needs root
+    Latte {
+        /// Passed to `underpass-bench other` (`-- --help` shows what it takes)
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Measure YCSB's workloads A and C over every path and peer, into bench/results/ycsb.json.gz; 15 minutes; needs root
+    Ycsb {
+        /// Passed to `underpass-bench other` (`-- --help` shows what it takes)
         #[arg(last = true)]
         args: Vec<String>,
     },
@@ -87,6 +99,8 @@ pub fn run(verb: &Verb) -> Result<ExitCode> {
             setup::ensure(&[Part::Bench])?;
             with_database("headline", false, args)
         }
+        Verb::Latte { args } => other("latte", args),
+        Verb::Ycsb { args } => other("ycsb", args),
         Verb::Gate(args) => gate::run(args),
         Verb::Report { args, check } => {
             let mut words = vec!["report"];
@@ -97,6 +111,20 @@ pub fn run(verb: &Verb) -> Result<ExitCode> {
         Verb::Compare { first, second } => built(&["compare", first, second]),
         Verb::List => built(&["list"]),
     }
+}
+
+/// Has a load generator of others made, and measures by it.
+fn other(name: &str, args: &[String]) -> Result<ExitCode> {
+    require_root(
+        &format!("bench {name}"),
+        "loads BPF programs and makes cgroups",
+    )?;
+    setup::ensure(&[Part::Bench, Part::Generators])?;
+    generators::ensure()?;
+    let home = generators::home(name).display().to_string();
+    let mut words = vec![name.to_owned(), "--home".into(), home];
+    words.extend(args.iter().cloned());
+    with_database("other", true, &words)
 }
 
 /// Builds, starts Cassandra if it is wanted, runs a command of the bench, and stops the

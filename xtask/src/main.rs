@@ -14,6 +14,7 @@ mod demo;
 mod fuzz;
 mod gate;
 mod generate;
+mod generators;
 mod house;
 mod instructions;
 mod kernels;

@@ -97,7 +97,8 @@ fn latencies(run: &Run, connections: usize, is_apart: bool) -> Table {
     table
 }
 
-fn added(experiment: Option<&Experiment>, path: &str, metric: Metric) -> Text {
+/// What a path adds to direct; of direct its own.
+pub(crate) fn added(experiment: Option<&Experiment>, path: &str, metric: Metric) -> Text {
     let Some((experiment, series)) = found(experiment, path) else {
         return number::NONE.into();
     };
@@ -141,7 +142,7 @@ fn cpu(run: &Run, is_apart: bool) -> Table {
 }
 
 /// What a process of a path uses. A path of ours without a byte in the agent has an agent's idle time.
-fn own(experiment: Option<&Experiment>, path: &str, metric: Metric) -> Text {
+pub(crate) fn own(experiment: Option<&Experiment>, path: &str, metric: Metric) -> Text {
     let found = found(experiment, path);
     let is_nobody =
         metric == Metric::Cpu(Process::Proxy) && found.is_some_and(|(_, s)| is_without_proxy(s));
@@ -184,7 +185,8 @@ fn maximum(run: &Run, is_apart: bool) -> Table {
     table
 }
 
-fn throughput(experiment: Option<&Experiment>, path: &str) -> Text {
+/// A path's throughput as a share of direct's; of direct its own.
+pub(crate) fn throughput(experiment: Option<&Experiment>, path: &str) -> Text {
     let Some((experiment, series)) = found(experiment, path) else {
         return number::NONE.into();
     };
@@ -206,7 +208,7 @@ fn found<'r>(
 }
 
 /// The paths that any of these experiments has, in the order of tables.
-fn rows<'r>(run: &'r Run, experiments: &[Option<&Experiment>]) -> Vec<&'r str> {
+pub(crate) fn rows<'r>(run: &'r Run, experiments: &[Option<&Experiment>]) -> Vec<&'r str> {
     let has = |name: &str| {
         experiments
             .iter()

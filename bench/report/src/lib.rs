@@ -24,6 +24,7 @@ pub mod markdown;
 pub mod metric;
 pub mod model;
 pub mod number;
+pub mod others;
 pub mod overview;
 pub mod pace;
 pub mod page;

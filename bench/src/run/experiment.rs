@@ -271,7 +271,8 @@ fn usable_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn describe(workload: &Workload, variant: &Variant, cores: Cores) -> Experiment {
+/// The experiment before it is measured.
+pub fn describe(workload: &Workload, variant: &Variant, cores: Cores) -> Experiment {
     let job = &variant.job;
     let of_variant = |published: &&load::workload::Published| {
         let name = published.variant.as_deref();

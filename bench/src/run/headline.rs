@@ -60,13 +60,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         flames: None,
     };
     let how = how(&as_run);
-    let mut planned = maxima()?;
+    let maxima = maxima()?;
     let results = begin(&as_run, how, &ways)?;
-    let results = carry_out(&as_run, &planned, &ways, how, results)?;
-    for one in planned.clone() {
-        planned.extend(at_rates(&one, &results)?);
+    let results = carry_out(&as_run, &maxima, &ways, how, results)?;
+    let mut rates = Vec::new();
+    for maximum in &maxima {
+        rates.extend(at_rates(maximum, &results)?);
     }
-    let results = carry_out(&as_run, &planned, &ways, how, results)?;
+    let results = carry_out(&as_run, &rates, &ways, how, results)?;
     for (id, why) in &results.failed {
         eprintln!("wrong: {id}: {why}");
     }

@@ -15,6 +15,7 @@ pub mod headline;
 mod headroom;
 mod host;
 mod lines;
+pub mod others;
 mod plan;
 mod profile;
 mod programs;

@@ -317,6 +317,16 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
+    /// The addresses that the generator dials.
+    pub fn targets(&self) -> &[SocketAddr] {
+        &self.targets
+    }
+
+    /// The cgroup of its generators.
+    pub fn cgroup(&self) -> Option<&'a Cgroup> {
+        self.cgroup
+    }
+
     /// Whether it takes part in the next round.
     pub fn works(&self) -> bool {
         self.failed.is_none() && !self.rests
