@@ -50,7 +50,7 @@ enum Command {
     Other(run::others::Args),
     /// Compare the agent with another build of it; exits 1 if it is slower
     Gate(run::gate::Args),
-    /// Render result files: the README's section and plots, tables, a page
+    /// Render result files: the README's section, tables, a picture
     Report(results::ReportArgs),
     /// Compare two result files, and print the figures that moved beyond noise; exits 1 if one got
     /// worse

@@ -74,12 +74,6 @@ pub struct ReportArgs {
     /// The index of all results; the bars and the experiments' pages go beside it
     #[arg(long, value_name = "FILE", default_value = "bench/results/README.md")]
     tables: PathBuf,
-    /// The folder of the plots
-    #[arg(long, value_name = "FOLDER", default_value = "bench/results")]
-    plots: PathBuf,
-    /// The self-contained page
-    #[arg(long, value_name = "FILE", default_value = "target/bench/report.html")]
-    html: PathBuf,
     /// Only the tables of the result file, all in one file
     #[arg(long)]
     tables_only: bool,
@@ -153,8 +147,6 @@ pub fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     for file in &stale {
         println!("written: {}", file.display());
     }
-    put(&args.html, &report::html::page(&run))?;
-    println!("written: {}", args.html.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -191,7 +183,10 @@ fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, Strin
     let read = |file: &Path| file.exists().then(|| report::read(file)).transpose();
     let bars = pages::bars(read(&args.bars)?.as_ref());
     files.push((args.tables.with_file_name("bars.md"), bars));
-    let headline = headline::page(read(&args.headline)?.as_ref());
+    let headline = read(&args.headline)?;
+    let picture = headline.as_ref().and_then(headline::picture);
+    files.extend(picture.map(|svg| (args.tables.with_file_name(headline::PICTURE), svg)));
+    let headline = headline::page(headline.as_ref());
     files.push((args.tables.with_file_name("headline.md"), headline));
     let mut by_others = Vec::new();
     for other in others::ALL {
@@ -205,8 +200,6 @@ fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, Strin
     let folder = experiments(args);
     let each = pages::experiments(run).into_iter();
     files.extend(each.map(|(name, page)| (folder.join(name), page)));
-    let plots = report::artifacts(run).into_iter();
-    files.extend(plots.map(|(name, plot)| (args.plots.join(name), plot)));
     Ok(files)
 }
 
@@ -315,8 +308,6 @@ mod tests {
             page: root.join("README.md"),
             profiles: root.join("docs/where-time-goes.md"),
             tables: folder.join("README.md"),
-            plots: folder.clone(),
-            html: PathBuf::new(),
             tables_only: false,
             check: true,
         };

@@ -57,7 +57,7 @@ pub enum Verb {
     /// Compare the working tree's agent with the merge base's, in five comparisons and at most six minutes of measuring; exits
     /// 1 if it is slower; needs root and a quiet machine
     Gate(gate::Args),
-    /// Render bench/results/full.json.gz into the README, its plots and tables, and a page
+    /// Render bench/results/full.json.gz into the README, its tables and the picture
     Report {
         /// Passed to `underpass-bench report`
         #[arg(last = true)]

@@ -7,7 +7,7 @@ use crate::{
     markdown::blocks,
     metric::{Metric, Process},
     model::{Block, Column, Table, Text},
-    number,
+    number, plot,
     schema::{Experiment, Run, Series},
     summary,
 };
@@ -45,6 +45,9 @@ pub fn page(run: Option<&Run>) -> String {
         (true, "A core for the proxy alone", APART),
     ] {
         let _ = writeln!(out, "## {title}\n\n{about}\n");
+        if !is_apart && picture(run).is_some() {
+            let _ = writeln!(out, "![Latency by percentile of each path]({PICTURE})\n");
+        }
         for connections in CONNECTIONS {
             blocks(
                 &mut out,
@@ -61,6 +64,20 @@ pub fn page(run: Option<&Run>) -> String {
     }
     blocks(&mut out, &[Block::Paragraph(summary::origin(run))]);
     format!("{}\n", out.trim_end())
+}
+
+/// The file of the picture, beside the page.
+pub const PICTURE: &str = "headline.svg";
+
+/// The picture: latency by percentile with many connections, at the higher rate, all cores shared.
+pub fn picture(run: &Run) -> Option<String> {
+    let experiment = run.experiment(&id(CONNECTIONS[1], Some(BUSY), false))?;
+    let rate = number::or_none(experiment.rate, number::grouped);
+    let title = format!(
+        "Latency at {BUSY} % of direct's maximum ({rate} op/s), {} connections",
+        CONNECTIONS[1]
+    );
+    plot::percentiles(experiment, &title).ok().flatten()
 }
 
 const SHARED: &str = "Client, proxy and database run where the scheduler puts them, as on a host that does everything.";

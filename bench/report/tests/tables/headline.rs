@@ -87,3 +87,38 @@ fn latencies_of_a_queue_are_not_shown() {
     let line = row(&page, "64 connections, at a share", "| enrich |");
     assert_eq!(line.matches("did not keep up").count(), 3, "{line}");
 }
+
+#[test]
+fn the_picture_names_every_path_and_is_of_what_was_measured() {
+    let mut run = measured();
+    let svg = headline::picture(&run).unwrap();
+    let document = roxmltree::Document::parse(&svg).unwrap();
+    let texts = document
+        .descendants()
+        .filter(|node| node.tag_name().name() == "text");
+    let texts: Vec<&str> = texts
+        .filter_map(|node| node.text())
+        .map(str::trim)
+        .collect();
+    for path in ["direct", "bypass", "enrich", "haproxy", "nginx"] {
+        assert!(texts.contains(&path), "{path}: {texts:?}");
+    }
+    assert!(
+        texts
+            .iter()
+            .any(|text| text.contains("60 % of direct's maximum (5,000 op/s)")),
+        "{texts:?}"
+    );
+    let lines = document
+        .descendants()
+        .filter(|node| node.tag_name().name() == "polyline");
+    assert!(lines.count() >= 5);
+    assert!(headline::page(Some(&run)).contains("](headline.svg)"));
+    for experiment in &mut run.experiments {
+        for series in &mut experiment.series {
+            series.histogram.clear();
+        }
+    }
+    assert_eq!(headline::picture(&run), None);
+    assert!(!headline::page(Some(&run)).contains("](headline.svg)"));
+}
