@@ -17,7 +17,7 @@ pub const COMPARISONS: usize = 5;
 /// The chance that the interval of one look at one comparison leaves the true median out.
 pub const CHANCE: f64 = ERROR / (LOOKS.len() * COMPARISONS) as f64;
 
-/// What better figures are.
+/// The direction in which figures get better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     /// More, as of operations in a second.
@@ -26,7 +26,7 @@ pub enum Better {
     Less,
 }
 
-/// What a look has found.
+/// The finding of a look.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Found {
     /// The ratio: the working tree's figure ÷ the base's, and its interval.
@@ -35,7 +35,7 @@ pub struct Found {
     pub verdict: Verdict,
 }
 
-/// What may be claimed.
+/// The claim that an interval carries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
     /// All of the interval is on the better side.

@@ -84,7 +84,7 @@ const SHARED: &str = "Client, proxy and database run where the scheduler puts th
 const APART: &str = "The proxy has one core; client and database share another one, also for direct and for paths without a \
     process between them. So a proxy's own cost shows apart from queueing for a core.";
 
-/// What paths add to direct's latency at a rate.
+/// The table of what paths add to direct's latency at a rate.
 fn latencies(run: &Run, connections: usize, is_apart: bool) -> Table {
     const SHOWN: [Metric; 3] = [Metric::P50, Metric::P99, Metric::P999];
     let experiments = SHARES.map(|share| run.experiment(&id(connections, Some(share), is_apart)));
@@ -114,7 +114,7 @@ fn latencies(run: &Run, connections: usize, is_apart: bool) -> Table {
     table
 }
 
-/// What a path adds to direct; of direct its own.
+/// The cell of what a path adds to direct; of direct its own figure.
 pub(crate) fn added(experiment: Option<&Experiment>, path: &str, metric: Metric) -> Text {
     let Some((experiment, series)) = found(experiment, path) else {
         return number::NONE.into();
@@ -158,7 +158,7 @@ fn cpu(run: &Run, is_apart: bool) -> Table {
     table
 }
 
-/// What a process of a path uses. A path of ours without a byte in the agent has an agent's idle time.
+/// The cell of what a process of a path uses. A path of ours without a byte in the agent has an agent's idle time.
 pub(crate) fn own(experiment: Option<&Experiment>, path: &str, metric: Metric) -> Text {
     let found = found(experiment, path);
     let is_nobody =

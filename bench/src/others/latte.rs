@@ -103,7 +103,7 @@ fn aimed(mut command: Command, at: &Access) -> Command {
     command
 }
 
-/// Its report, as far as it is read.
+/// A report of latte's, as far as it is read.
 #[derive(Deserialize)]
 struct Report {
     percentiles: Vec<f64>,

@@ -48,13 +48,13 @@ pub trait Other: Sync {
 
 /// A place where something answers as the database does.
 pub struct Access {
-    /// Its address.
+    /// The address.
     pub target: SocketAddr,
     /// The role to log in as.
     pub credentials: Credentials,
 }
 
-/// What a generator has measured in one run.
+/// The figures that a generator has measured in one run.
 #[derive(Debug, Default, PartialEq)]
 pub struct Figures {
     /// The time in which it worked.

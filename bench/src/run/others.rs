@@ -47,7 +47,7 @@ const LIKE: &str = "stress-read";
 const AROUND: Duration = Duration::from_secs(30);
 /// The time limit to make and fill tables.
 const PREPARING: Duration = Duration::from_secs(120);
-/// What is shown of a generator that failed: its last lines.
+/// The number of last lines that are shown of a generator that failed.
 const LINES: usize = 20;
 
 /// Options of `other`.
@@ -156,7 +156,7 @@ fn like() -> anyhow::Result<Planned> {
     Ok(like)
 }
 
-/// What all loads of a generator share.
+/// The parts that all loads of a generator share.
 struct Bench<'a> {
     other: &'static dyn Other,
     args: &'a Args,
