@@ -81,6 +81,10 @@ impl Other for Latte {
         read(&text)
     }
 
+    fn seconds(&self) -> f64 {
+        3.0
+    }
+
     fn shape(&self) -> (usize, usize) {
         (1, IN_FLIGHT)
     }

@@ -42,6 +42,9 @@ pub trait Other: Sync {
     /// It does not say what it should.
     fn figures(&self, results: &Path, said: &str) -> anyhow::Result<Figures>;
 
+    /// The seconds of a turn, unless somebody says otherwise: enough for what starts with it.
+    fn seconds(&self) -> f64;
+
     /// The connections that it opens for its load, and the requests in flight on all of them.
     fn shape(&self) -> (usize, usize);
 }

@@ -74,6 +74,11 @@ impl Other for Ycsb {
         read(said)
     }
 
+    fn seconds(&self) -> f64 {
+        // A JVM connects and compiles for the first few.
+        8.0
+    }
+
     fn shape(&self) -> (usize, usize) {
         (1, THREADS)
     }
@@ -140,10 +145,13 @@ fn read(said: &str) -> anyhow::Result<Figures> {
             .map(|line| line.2)
             .sum()
     };
+    // Its own run time begins with the JVM's connecting, and is mostly that: its threads do nothing but operations after it.
+    let within = |kind: &&str| Some(of(kind, "Operations")? * of(kind, "AverageLatency(us)")?);
+    let within_us: f64 = kinds.iter().filter_map(within).sum();
     let ops = returned(|status| status == "OK");
     ensure!(ops > 0.0, "no operation of YCSB's succeeded");
     Ok(Figures {
-        seconds: of("OVERALL", "RunTime(ms)").context("YCSB does not say how long it ran")? / 1e3,
+        seconds: within_us / THREADS as f64 / 1e6,
         ops: ops as u64,
         errors: returned(|status| status != "OK") as u64,
         latency: Latency {
@@ -176,6 +184,7 @@ mod tests {
 [READ], Return=OK, 4990
 [READ], Return=ERROR, 10
 [UPDATE], Operations, 5000
+[UPDATE], AverageLatency(us), 128.5
 [UPDATE], 50thPercentileLatency(us), 999
 [UPDATE], Return=OK, 5000
 ";
@@ -185,7 +194,7 @@ mod tests {
         let figures = read(SAID).expect("figures");
         assert_eq!(
             (figures.ops, figures.errors, figures.seconds),
-            (9_990, 10, 2.004)
+            (9_990, 10, 0.25)
         );
         assert_eq!(
             (figures.latency.p50_us, figures.latency.p999_us),

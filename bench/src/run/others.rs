@@ -33,14 +33,14 @@ use crate::{
     databases::{Databases, Given},
     interrupt,
     others::{self, Access, Figures, Other},
+    paths::DIRECT,
     ways::{Cgroups, Ways},
 };
 
 /// The paths, beside the two directs.
 const PATHS: [&str; 6] = ["bypass", "tap", "enrich", "haproxy", "envoy", "shotover"];
-/// Rounds and seconds with which two loads end within ten minutes.
-const ROUNDS: u32 = 7;
-const SECONDS: f64 = 3.0;
+/// Rounds with which latte's loads end within ten minutes, and YCSB's within a quarter of an hour.
+const ROUNDS: u32 = 6;
 /// The workload whose job stands for a generator's, where paths ask what they are to carry.
 const LIKE: &str = "stress-read";
 /// The time limit beyond the load's own seconds: a JVM starts and connects.
@@ -55,7 +55,7 @@ const LINES: usize = 20;
 pub struct Args {
     /// The generator: latte or ycsb
     generator: String,
-    /// The folder with its programs (`cargo xtask setup --only generators` makes it)
+    /// The folder with its programs, from the root (`cargo xtask setup --only generators` makes it)
     #[arg(long, value_name = "FOLDER")]
     home: PathBuf,
     #[command(flatten)]
@@ -69,9 +69,9 @@ pub struct Args {
     /// Interleaved rounds
     #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// The seconds that each path is loaded in a round
-    #[arg(long, default_value_t = SECONDS, value_parser = crate::seconds)]
-    seconds: f64,
+    /// The seconds that each path is loaded in a round [default: 3 by latte, 8 by ycsb]
+    #[arg(long, value_parser = crate::seconds)]
+    seconds: Option<f64>,
     /// The seed of the order of turns
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -87,9 +87,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             names.join(", ")
         )
     })?;
+    // Its programs run in folders of their own.
     ensure!(
-        args.home.is_dir(),
-        "{} is not there: run `cargo xtask setup --only generators`",
+        args.home.is_absolute() && args.home.is_dir(),
+        "--home {}: give the whole path of a folder; `cargo xtask setup --only generators` makes it",
         args.home.display()
     );
     let paths = PATHS.map(str::to_owned).to_vec();
@@ -98,6 +99,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .out
         .clone()
         .unwrap_or_else(|| format!("bench/results/{}.json.gz", other.name()).into());
+    let seconds = args.seconds.unwrap_or_else(|| other.seconds());
     let as_run = super::Args {
         only: Vec::new(),
         given: args.given.clone(),
@@ -106,14 +108,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         paths,
         peer_bins: args.peer_bins.clone(),
         rounds: Some(args.rounds),
-        seconds: Some(args.seconds),
+        seconds: Some(seconds),
         seed: args.seed,
         profile: Vec::new(),
         flames: None,
     };
     let mut how = how(&as_run);
     // A turn is a round: a generator that starts anew each half second would be measured starting.
-    how.timing.turn_seconds = args.seconds;
+    how.timing.turn_seconds = seconds;
     let mut results = begin(&as_run, how, &ways)?;
     let began = Instant::now();
     let databases = Databases::start(Database::Cassandra, 1, Default::default(), &args.given)?;
@@ -131,6 +133,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         databases: &databases,
         ways: &ways,
         rounds: how.rounds,
+        seconds,
     };
     bench.prepare()?;
     for (load, title) in other.loads() {
@@ -164,6 +167,7 @@ struct Bench<'a> {
     databases: &'a Databases,
     ways: &'a Ways,
     rounds: u32,
+    seconds: f64,
 }
 
 impl Bench<'_> {
@@ -246,6 +250,14 @@ impl Bench<'_> {
             }
         }
         stage.strike()?;
+        ensure!(
+            experiment.direct().is_some(),
+            "{DIRECT}: {}",
+            experiment
+                .left_out
+                .get(DIRECT)
+                .map_or("no figure", String::as_str)
+        );
         Ok(experiment)
     }
 
@@ -277,7 +289,7 @@ impl Bench<'_> {
         let folder = tempfile::tempdir()?;
         let results = folder.path().join("results");
         let access = self.access(Some(lane))?;
-        let seconds = self.args.seconds;
+        let seconds = self.seconds;
         let command = self
             .other
             .command(&self.args.home, load, &access, seconds, &results);
