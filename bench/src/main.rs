@@ -6,6 +6,7 @@
 //! - `databases/`: databases and stand-ins, a file each; `server.rs`: one as a process of ours.
 //! - `run/`: experiments in interleaved rounds, into a result file; `account/`: the kernel's
 //!   account of what they used. The generator itself is the crate `load`, peers are `peers`.
+//! - `others/`: load generators of others, a file each.
 //! - `results.rs`: the pages that are made of result files, by the crate `report`.
 //! - `demo/`: shows the paths, and verifies that each flow took its path.
 
@@ -14,6 +15,7 @@ mod databases;
 mod demo;
 mod gateway;
 mod interrupt;
+mod others;
 mod paths;
 mod results;
 mod run;
@@ -41,7 +43,14 @@ enum Command {
     Run(run::Args),
     /// Measure what carries a bar until each is decided, into bench/results/bars.json.gz; exits 1 unless all are
     Bars(run::bars::Args),
-    /// Render result files: the README's section and plots, tables, a page
+    /// Measure what a user sees first, into bench/results/headline.json.gz: latency at rates that leave room, with cores shared
+    /// and with one for the proxy
+    Headline(run::headline::Args),
+    /// Measure the loads of somebody else's generator over every path
+    Other(run::others::Args),
+    /// Compare the agent with another build of it; exits 1 if it is slower
+    Gate(run::gate::Args),
+    /// Render result files: the README's section, tables, a picture
     Report(results::ReportArgs),
     /// Compare two result files, and print the figures that moved beyond noise; exits 1 if one got
     /// worse
@@ -88,6 +97,18 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Bars(args) => {
             interrupt::install()?;
             run::bars::run(&args)
+        }
+        Command::Headline(args) => {
+            interrupt::install()?;
+            run::headline::run(&args)
+        }
+        Command::Other(args) => {
+            interrupt::install()?;
+            run::others::run(&args)
+        }
+        Command::Gate(args) => {
+            interrupt::install()?;
+            run::gate::run(&args)
         }
         Command::Run(args) => {
             interrupt::install()?;

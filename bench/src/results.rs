@@ -10,9 +10,9 @@ use std::{
 
 use anyhow::Context;
 use peers::Overrides;
-use report::{Run, overview::Runs, page, pages, paths};
+use report::{Run, headline, overview::Runs, page, pages, paths};
 
-use crate::{run::WORKLOADS, ways::Ways};
+use crate::{others, run::WORKLOADS, ways::Ways};
 
 /// Options of `report`.
 #[derive(clap::Args)]
@@ -58,6 +58,13 @@ pub struct ReportArgs {
         default_value = "bench/results/bars.json.gz"
     )]
     bars: PathBuf,
+    /// The result file of the headline; without it its page says that there is none
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "bench/results/headline.json.gz"
+    )]
+    headline: PathBuf,
     /// The page that shows one table between its markers
     #[arg(long, value_name = "FILE", default_value = "README.md")]
     page: PathBuf,
@@ -67,12 +74,6 @@ pub struct ReportArgs {
     /// The index of all results; the bars and the experiments' pages go beside it
     #[arg(long, value_name = "FILE", default_value = "bench/results/README.md")]
     tables: PathBuf,
-    /// The folder of the plots
-    #[arg(long, value_name = "FOLDER", default_value = "bench/results")]
-    plots: PathBuf,
-    /// The self-contained page
-    #[arg(long, value_name = "FILE", default_value = "target/bench/report.html")]
-    html: PathBuf,
     /// Only the tables of the result file, all in one file
     #[arg(long)]
     tables_only: bool,
@@ -83,6 +84,8 @@ pub struct ReportArgs {
 
 /// The pages that the index names besides the experiments' own.
 const OTHER_PAGES: &str = "\
+- **[The headline](headline.md)**: what a user sees first. Latency at rates that leave room, CPU per operation, the maximum; with all cores shared, and with one for the proxy.
+- **[By generators of others](generators.md)**: latte and YCSB on a real Cassandra.
 - [Bars](bars.md): the bounds that must hold on any machine, with their verdicts.
 - [Kernel paths](kernel-paths.md): bypass, observe, shortcut, splice, relay and enrich beside haproxy and nginx.
 - [The tap](tap.md): observe and tap beside direct, in more rounds.
@@ -144,8 +147,6 @@ pub fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     for file in &stale {
         println!("written: {}", file.display());
     }
-    put(&args.html, &report::html::page(&run))?;
-    println!("written: {}", args.html.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -179,14 +180,26 @@ fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, Strin
         let page = report::markdown::of_scene(run, scene);
         files.push((page_of(results), page));
     }
-    let bars = args.bars.exists().then(|| report::read(&args.bars));
-    let bars = pages::bars(bars.transpose()?.as_ref());
+    let read = |file: &Path| file.exists().then(|| report::read(file)).transpose();
+    let bars = pages::bars(read(&args.bars)?.as_ref());
     files.push((args.tables.with_file_name("bars.md"), bars));
+    let headline = read(&args.headline)?;
+    let picture = headline.as_ref().and_then(headline::picture);
+    files.extend(picture.map(|svg| (args.tables.with_file_name(headline::PICTURE), svg)));
+    let headline = headline::page(headline.as_ref());
+    files.push((args.tables.with_file_name("headline.md"), headline));
+    let mut by_others = Vec::new();
+    for other in others::ALL {
+        let file = args
+            .tables
+            .with_file_name(format!("{}.json.gz", other.name()));
+        by_others.extend(read(&file)?);
+    }
+    let by_others = report::others::page(&by_others);
+    files.push((args.tables.with_file_name("generators.md"), by_others));
     let folder = experiments(args);
     let each = pages::experiments(run).into_iter();
     files.extend(each.map(|(name, page)| (folder.join(name), page)));
-    let plots = report::artifacts(run).into_iter();
-    files.extend(plots.map(|(name, plot)| (args.plots.join(name), plot)));
     Ok(files)
 }
 
@@ -291,11 +304,10 @@ mod tests {
             gateway: folder.join("gateway.json.gz"),
             enrichment: folder.join("enrichment.json.gz"),
             bars: folder.join("bars.json.gz"),
+            headline: folder.join("headline.json.gz"),
             page: root.join("README.md"),
             profiles: root.join("docs/where-time-goes.md"),
             tables: folder.join("README.md"),
-            plots: folder.clone(),
-            html: PathBuf::new(),
             tables_only: false,
             check: true,
         };

@@ -32,6 +32,12 @@ enum up_limit {
 	UP_MAX_SHADOWS = 64,
 	/* Clients of rules with a limit, while they have connections. */
 	UP_MAX_CLIENTS = 65536,
+	/* Clients on other hosts that connect by such a rule at the same time. The one that has been at it for longest
+	 * gives way: what it has under way does not count until it is connected. */
+	UP_MAX_CONNECTING = 4096,
+	/* Time that a connection which a SYN began has for its handshake, until it no longer counts: a client that
+	 * repeats a segment does so after a second. */
+	UP_HANDSHAKE_NS = 1000000000,
 	/* One slot per rule and one, the last, for the default. */
 	UP_RULE_SLOTS = 1025,
 	/* A policy that runs and one that is being written. */
@@ -165,6 +171,8 @@ enum up_group {
 enum up_limit_by {
 	UP_LIMIT_BY_UID = 0,
 	UP_LIMIT_BY_PROCESS = 1,
+	/* Of clients on other hosts. */
+	UP_LIMIT_BY_ADDRESS = 2,
 };
 
 enum up_fail {

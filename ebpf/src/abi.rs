@@ -29,6 +29,12 @@ pub const MAX_SHADOWS: u32 = 64;
 /// `UP_MAX_CLIENTS` of `enum up_limit` in abi.h.
 pub const MAX_CLIENTS: u32 = 65536;
 
+/// `UP_MAX_CONNECTING` of `enum up_limit` in abi.h.
+pub const MAX_CONNECTING: u32 = 4096;
+
+/// `UP_HANDSHAKE_NS` of `enum up_limit` in abi.h.
+pub const HANDSHAKE_NS: u32 = 1000000000;
+
 /// `UP_RULE_SLOTS` of `enum up_limit` in abi.h.
 pub const RULE_SLOTS: u32 = 1025;
 
@@ -223,6 +229,9 @@ pub const LIMIT_BY_UID: u32 = 0;
 
 /// `UP_LIMIT_BY_PROCESS` of `enum up_limit_by` in abi.h.
 pub const LIMIT_BY_PROCESS: u32 = 1;
+
+/// `UP_LIMIT_BY_ADDRESS` of `enum up_limit_by` in abi.h.
+pub const LIMIT_BY_ADDRESS: u32 = 2;
 
 /// `UP_FAIL_OPEN` of `enum up_fail` in abi.h.
 pub const FAIL_OPEN: u32 = 0;

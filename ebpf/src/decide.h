@@ -62,8 +62,9 @@ struct decision {
 	__u8 taps;
 	/* An up_group, of what this host opens. */
 	__u8 group;
-	/* Its rule has a limit. */
+	/* Its rule has a limit: of clients on this host; of those on other hosts. */
 	__u8 limited;
+	__u8 limited_elsewhere;
 	/* With UP_ACTION_DENY: the cause, or UP_CAUSES if its rule denies. */
 	__u8 refused_for;
 	/* As a rule's. */
@@ -361,7 +362,8 @@ static __always_inline int obey(const struct up_agent_settings *s, __u32 generat
 	d->protects = rule->protects;
 	d->taps = rule->taps;
 	d->holdout = rule->holdout;
-	d->limited = rule->limit != 0;
+	d->limited = rule->limit && rule->limit_by != UP_LIMIT_BY_ADDRESS;
+	d->limited_elsewhere = rule->limit && rule->limit_by == UP_LIMIT_BY_ADDRESS;
 	/* Nobody would get a copy: it is read in the agent. */
 	if (s->unmetered && rule->taps)
 		d->action = UP_ACTION_ENRICH;

@@ -13,29 +13,38 @@
  *
  * The agent takes a connection only while the database listens: else the kernel refuses it as ever.
  *
+ * A client with as many connections as its rule lets it have is refused (limit_incoming.h).
+ *
  * Reads settings, policies, rules, targets, sources, incoming_listeners, incoming_strays, databases,
  * incoming_dials, own_addresses, taken_addresses. Writes decisions, causes, denials. When the agent is dead its listener has left the map: the rule's `fail`
  * decides.
  */
 #pragma once
 
-#include "observe_incoming.h"
+#include "limit_incoming.h"
 #include "steer.h"
 
+/* Of a listening socket that has been selected: nobody here sees the packets of its connections. */
+#define SELECTED_UNSEEN 2
+
 /* Whether the kernel takes the listening socket under this key: it refuses one of the wrong family.
- * `agents`: a cgroup, beneath which its connections would be metered. */
+ * `agents`: a cgroup, beneath which its connections would be metered and counted. */
 static __always_inline int select_database_at(struct bpf_sk_lookup *ctx,
 					      struct up_database_key *key, __u64 agents)
 {
 	struct bpf_sock *sk = bpf_map_lookup_elem(&databases, key);
+	int unseen;
 	long error;
 
 	if (!sk)
 		return 0;
 	error = bpf_sk_assign(ctx, sk, BPF_SK_LOOKUP_F_REPLACE);
-	if (!error && agents && is_unmetered(sk, agents))
-		count_cause(UP_CAUSE_DATABASE_UNMETERED);
+	unseen = !error && agents && is_unmetered(sk, agents);
 	bpf_sk_release(sk);
+	if (unseen) {
+		count_cause(UP_CAUSE_DATABASE_UNMETERED);
+		return SELECTED_UNSEEN;
+	}
 	return !error;
 }
 
@@ -46,16 +55,19 @@ static __noinline int select_database(struct bpf_sk_lookup *ctx, __u32 netns_ind
 {
 	struct up_database_key key = { .netns_index = netns_index };
 	__u32 unspecified[4] = {};
+	int selected;
 
 	if (!at)
 		return 0;
 	key.at = *at;
-	if (select_database_at(ctx, &key, agents))
-		return 1;
+	selected = select_database_at(ctx, &key, agents);
+	if (selected)
+		return selected;
 	if (at->family == 4) {
 		endpoint4(&key.at, 0, at->port_be);
-		if (select_database_at(ctx, &key, agents))
-			return 1;
+		selected = select_database_at(ctx, &key, agents);
+		if (selected)
+			return selected;
 	}
 	endpoint6(&key.at, unspecified, at->port_be);
 	return select_database_at(ctx, &key, agents);
@@ -97,12 +109,33 @@ static __always_inline int on_dial(struct bpf_sk_lookup *ctx, __u32 netns_index,
 	return select_database(ctx, netns_index, database, 0) ? SK_PASS : refuse(ctx);
 }
 
+/* Denies a connection of a client that has as many as it may. `database_unmetered`: nobody would see this one. */
+static __always_inline void limit_incoming(struct bpf_sk_lookup *ctx, __u32 netns_index,
+					   const struct up_agent_settings *s,
+					   const struct up_endpoint *client,
+					   const struct up_endpoint *dst, struct decision *d)
+{
+	__u32 index = 2 * netns_index + (dst->family == 6);
+	int seen;
+
+	if (d->action == UP_ACTION_ENRICH) {
+		seen = is_seen(bpf_map_lookup_elem(&incoming_listeners, &index), s->cgroup_id);
+	} else {
+		seen = select_database(ctx, netns_index, dst, s->cgroup_id) == 1;
+		bpf_sk_assign(ctx, NULL, BPF_SK_LOOKUP_F_REPLACE);
+	}
+	if (seen)
+		limit_address(d, client);
+}
+
 static __always_inline int on_decided(struct bpf_sk_lookup *ctx, __u32 netns_index,
 				      const struct up_agent_settings *s, const struct up_endpoint *client,
-				      const struct up_endpoint *dst, const struct decision *d)
+				      const struct up_endpoint *dst, struct decision *d)
 {
 	__u32 cause = UP_CAUSES;
 
+	if (d->limited_elsewhere)
+		limit_incoming(ctx, netns_index, s, client, dst, d);
 	if (d->action == UP_ACTION_BYPASS) {
 		count_outcome(d, UP_OUTCOME_UNTOUCHED);
 		return leave_alone();
@@ -113,6 +146,8 @@ static __always_inline int on_decided(struct bpf_sk_lookup *ctx, __u32 netns_ind
 			count_cause(UP_CAUSE_OBSERVE_OFF);
 			return leave_alone();
 		}
+		if (d->limited_elsewhere)
+			return leave_alone();
 		/* Selected for a moment: only so is it known which one it is. */
 		select_database(ctx, netns_index, dst, s->cgroup_id);
 		bpf_sk_assign(ctx, NULL, BPF_SK_LOOKUP_F_REPLACE);
@@ -120,7 +155,7 @@ static __always_inline int on_decided(struct bpf_sk_lookup *ctx, __u32 netns_ind
 	}
 	if (d->action == UP_ACTION_DENY) {
 		count_outcome(d, UP_OUTCOME_DENIED);
-		return deny_incoming(ctx, client, dst, d, UP_CAUSES);
+		return deny_incoming(ctx, client, dst, d, d->refused_for);
 	}
 	if (s->full)
 		cause = UP_CAUSE_AGENT_FULL;

@@ -6,33 +6,13 @@
  * Fires when an application closes a socket, or ends. A socket counts from its connect(), whatever becomes of that. Attached
  * when a policy with a limit comes, and pinned: the count goes on while no agent is there. Whatever cannot be counted passes, and a
  * cause says so. Two sockets of a client, of which one closes and is its last while the other connects, may count as
- * one too few, until the client has none. Reads and writes client_connections, counted.
+ * one too few, until the client has none. Of clients on other hosts: limit_incoming.h. Reads and writes client_connections,
+ * counted.
  */
 #pragma once
 
-#include "decide.h"
+#include "clients.h"
 
-/* A connection of this client has ended. */
-static __always_inline void leave_client(struct client *of)
-{
-	struct client key = *of;
-	__u64 *n = bpf_map_lookup_elem(&client_connections, &key);
-
-	if (n && __sync_fetch_and_add(n, -1) <= 1)
-		bpf_map_delete_elem(&client_connections, &key);
-}
-
-/* How many connections the client has; NULL when nobody can count them. */
-static __always_inline __u64 *connections_of(const struct client *key)
-{
-	__u64 *n = bpf_map_lookup_elem(&client_connections, key);
-	__u64 none = 0;
-
-	if (n)
-		return n;
-	bpf_map_update_elem(&client_connections, key, &none, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&client_connections, key);
-}
 
 /* Counts this connection, which is denied if its client has as many as it may. Not inlined: the hooks' stack is full. */
 static __noinline int limit_client(struct bpf_sock *sk, struct decision *d)
@@ -52,8 +32,8 @@ static __noinline int limit_client(struct bpf_sock *sk, struct decision *d)
 		bpf_sk_storage_delete(&counted, sk);
 	}
 	key.limit_id = rule->limit_id;
-	key.who = rule->limit_by == UP_LIMIT_BY_PROCESS ? bpf_get_current_pid_tgid() >> 32 :
-						       (__u32)bpf_get_current_uid_gid();
+	key.who[0] = rule->limit_by == UP_LIMIT_BY_PROCESS ? bpf_get_current_pid_tgid() >> 32 :
+							     (__u32)bpf_get_current_uid_gid();
 	n = connections_of(&key);
 	if (!n) {
 		count_cause(UP_CAUSE_CLIENTS_FULL);

@@ -150,11 +150,22 @@ struct {
 	__type(value, struct up_decisions);
 } decisions SEC(".maps"); /* connect hooks → agent; zeroed with its generation */
 
-/* A user or a process, for one limit. */
+/* A user, a process or an address, for one limit. */
 struct client {
+	/* Of `counted`: UP_NOBODY when it has been taken off the count. */
 	__u32 limit_id;
-	__u32 who;
+	/* An id in the first word, or an address. */
+	__u32 who[4];
 };
+
+/* Connections of a client that are not established yet. */
+struct connecting {
+	__u64 last_ns;
+	__u32 n;
+	__u32 pad;
+};
+
+#define UP_NOBODY (~0u)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -162,14 +173,21 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct client);
 	__type(value, __u64);
-} client_connections SEC(".maps"); /* connect hooks, on_release: how many it has; dies with the last of them */
+} client_connections SEC(".maps"); /* connect hooks, on_release, sock_ops: how many it has; dies with the last of them */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, UP_MAX_CONNECTING);
+	__type(key, struct client);
+	__type(value, struct connecting);
+} clients_connecting SEC(".maps"); /* sk_lookup, sock_ops; dies as the oldest */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, struct client);
-} counted SEC(".maps"); /* connect hooks → on_release: whose connection it is; dies with the socket */
+} counted SEC(".maps"); /* connect hooks, sock_ops → on_release, sock_ops: whose connection it is; dies with the socket */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

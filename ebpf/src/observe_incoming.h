@@ -83,3 +83,18 @@ static __always_inline int is_unmetered(struct bpf_sock *listener, __u64 agents)
 	/* Deeper than anybody looks. */
 	return 0;
 }
+
+/* Whether connections that the agent accepts by this listener, which may be null, can be counted. Takes over its
+ * reference. */
+static __always_inline int is_seen(struct bpf_sock *listener, __u64 agents)
+{
+	int unseen;
+
+	if (!listener)
+		return 0;
+	unseen = is_unmetered(listener, agents);
+	bpf_sk_release(listener);
+	if (unseen)
+		count_cause(UP_CAUSE_DATABASE_UNMETERED);
+	return !unseen;
+}

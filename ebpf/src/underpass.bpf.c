@@ -11,6 +11,7 @@
  * cgroup/getsockname4, 6      after the kernel has answered             names.h getsockname4, getsockname6
  * cgroup/getsockopt           after the kernel has answered             names.h original_dst
  * sockops                     from connect(2) and listen(2) to CLOSE    socket_events.h on_socket_event
+ * sockops                     accepted, and CLOSE, if a rule limits     limit_incoming.h on_client_event
  * sk_lookup                   SYN from another host, to a database      incoming.h incoming_0 … incoming_7
  * sk_lookup                   SYN from another host, to a virtual one   virtual.h virtual_addresses
  * iter/tcp                    when the agent asks for listening sockets incoming.h find_databases
@@ -33,7 +34,7 @@
  *
  * What these share: abi.h (both sides see it), maps.h, kernel.h (the kernel's types), common.h
  * (addresses, counters), decide.h (first match), balance.h (backends), denial.h (who was refused), recall.h (remembered decisions),
- * databases.h and observe_incoming.h (sockets of databases here), steer.h (sk_lookup's answers),
+ * databases.h and observe_incoming.h (sockets of databases here), clients.h (connections of a client), steer.h (sk_lookup's answers),
  * meter_frames.h and meter_latency.h (what the meter reads and times), tap.h (copies for the agent), frame_position.h and frames.h (positions
  * in a stream of frames).
  */

@@ -15,17 +15,21 @@
 #pragma once
 
 #include "balance.h"
+#include "limit_incoming.h"
 #include "steer.h"
 
 static __always_inline int on_virtual(struct bpf_sk_lookup *ctx, const struct up_agent_settings *s,
 				      const struct up_endpoint *client, const struct up_endpoint *dst,
-				      const struct decision *d)
+				      struct decision *d)
 {
 	__u32 cause = UP_CAUSES, index = dst->family == 6;
 
+	if (d->limited_elsewhere &&
+	    is_seen(bpf_map_lookup_elem(&taken_listeners, &index), s->cgroup_id))
+		limit_address(d, client);
 	if (d->action == UP_ACTION_DENY) {
 		count_outcome(d, UP_OUTCOME_DENIED);
-		return deny_incoming(ctx, client, dst, d, UP_CAUSES);
+		return deny_incoming(ctx, client, dst, d, d->refused_for);
 	}
 	if (s->full)
 		cause = UP_CAUSE_AGENT_FULL;

@@ -2,7 +2,7 @@
 //! and hands over to `underpass-bench`.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, ExitCode, ExitStatus},
 };
 
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 
 use crate::{
-    cassandra, paths, peers,
+    cassandra, gate, generators, paths, peers,
     run::{Forward, cargo, require_root, run as run_command, run_status},
     setup::{self, Part},
 };
@@ -35,7 +35,29 @@ pub enum Verb {
         #[arg(last = true)]
         args: Vec<String>,
     },
-    /// Render bench/results/full.json.gz into the README, its plots and tables, and a page
+    /// Measure what a user sees first, into bench/results/headline.json.gz: latency at rates that leave room, CPU per operation, the
+    /// maximum; 15 minutes; needs root and a quiet machine
+    Headline {
+        /// Passed to `underpass-bench headline` (`-- --help` shows what it takes)
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Measure reads and writes of latte over every path and peer, into bench/results/latte.json.gz; 10 minutes; needs root
+    Latte {
+        /// Passed to `underpass-bench other` (`-- --help` shows what it takes)
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Measure YCSB's workloads A and C over every path and peer, into bench/results/ycsb.json.gz; 15 minutes; needs root
+    Ycsb {
+        /// Passed to `underpass-bench other` (`-- --help` shows what it takes)
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Compare the working tree's agent with the merge base's, in five comparisons and at most six minutes of measuring; exits
+    /// 1 if it is slower; needs root and a quiet machine
+    Gate(gate::Args),
+    /// Render bench/results/full.json.gz into the README, its tables and the picture
     Report {
         /// Passed to `underpass-bench report`
         #[arg(last = true)]
@@ -72,6 +94,14 @@ pub fn run(verb: &Verb) -> Result<ExitCode> {
             setup::ensure(&[Part::Bench])?;
             with_database("bars", true, args)
         }
+        Verb::Headline { args } => {
+            require_root("bench headline", "loads BPF programs and makes cgroups")?;
+            setup::ensure(&[Part::Bench])?;
+            with_database("headline", false, args)
+        }
+        Verb::Latte { args } => other("latte", args),
+        Verb::Ycsb { args } => other("ycsb", args),
+        Verb::Gate(args) => gate::run(args),
         Verb::Report { args, check } => {
             let mut words = vec!["report"];
             words.extend(args.iter().map(String::as_str));
@@ -83,12 +113,26 @@ pub fn run(verb: &Verb) -> Result<ExitCode> {
     }
 }
 
+/// Has a load generator of others made, and measures by it.
+fn other(name: &str, args: &[String]) -> Result<ExitCode> {
+    require_root(
+        &format!("bench {name}"),
+        "loads BPF programs and makes cgroups",
+    )?;
+    setup::ensure(&[Part::Bench, Part::Generators])?;
+    generators::ensure()?;
+    let home = generators::home(name).display().to_string();
+    let mut words = vec![name.to_owned(), "--home".into(), home];
+    words.extend(args.iter().cloned());
+    with_database("other", true, &words)
+}
+
 /// Builds, starts Cassandra if it is wanted, runs a command of the bench, and stops the
 /// Cassandra that it started.
 pub fn with_database(command: &str, with_cassandra: bool, args: &[String]) -> Result<ExitCode> {
     release()?;
     if !with_cassandra {
-        return bench(Built::ForRelease, command, None, args).map(exit_code);
+        return without_database(command, args);
     }
     let node = cassandra::up(None)?;
     let done = bench(Built::ForRelease, command, Some(&node), args);
@@ -98,10 +142,15 @@ pub fn with_database(command: &str, with_cassandra: bool, args: &[String]) -> Re
     done.map(exit_code)
 }
 
+/// Runs a command of the release build of the bench.
+pub fn without_database(command: &str, args: &[String]) -> Result<ExitCode> {
+    bench(Built::ForRelease, command, None, args).map(exit_code)
+}
+
 /// Builds the programs for release. Returns that which measures and shows.
 pub fn release() -> Result<PathBuf> {
     setup::ensure(&[Part::Build])?;
-    build()?;
+    build(&paths::root(), &paths::target())?;
     Ok(paths::target()
         .join(Built::ForRelease.folder())
         .join("underpass-bench"))
@@ -122,9 +171,11 @@ pub fn quick(node: &cassandra::Up) -> Result<()> {
 
 /// Builds the programs that are measured and those that measure, at once: each set of packages has
 /// its own features of what they depend on, and would build that again.
-fn build() -> Result<()> {
+pub fn build(source: &Path, target: &Path) -> Result<()> {
     run_command(
         cargo()
+            .current_dir(source)
+            .env("CARGO_TARGET_DIR", target)
             .args(["build", "--release"])
             .args(["-p", "underpass", "--bin", "underpass"])
             .args(["-p", "underpass-cql-node", "--bin", "cql-node"])

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use nix::unistd::geteuid;
 
 use crate::{
-    cassandra, peers, programs, python,
+    cassandra, generators, peers, programs, python,
     run::{capture, find_program, run as run_command},
 };
 
@@ -39,6 +39,8 @@ pub enum Part {
     Bench,
     /// Measure beside proxies that Debian does not have: envoy, shotover
     Peers,
+    /// Measure by load generators of others: latte, YCSB
+    Generators,
     /// Make packages for arm64 on another processor: a compiler, and an emulator that asks the program for its man pages
     Package,
     /// Try other kernels: an emulator, and what a guest is made of
@@ -61,7 +63,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 35] = [
+const NEEDS: [Need; 37] = [
     Need {
         part: Part::Build,
         package: "clang-19",
@@ -199,6 +201,17 @@ const NEEDS: [Need; 35] = [
         package: "valgrind",
         is_met: || find_program("valgrind").is_some(),
     },
+    // latte has TLS from the system's library.
+    Need {
+        part: Part::Generators,
+        package: "libssl-dev",
+        is_met: || Path::new("/usr/include/openssl/ssl.h").exists(),
+    },
+    Need {
+        part: Part::Generators,
+        package: "pkg-config",
+        is_met: || find_program("pkg-config").is_some(),
+    },
     Need {
         part: Part::Package,
         package: "gcc-aarch64-linux-gnu",
@@ -260,6 +273,10 @@ pub fn run(args: &Args) -> Result<()> {
     if parts.contains(&Part::Peers) {
         ensure(&[Part::Python, Part::Bench])?;
         peers::ensure()?;
+    }
+    if parts.contains(&Part::Generators) {
+        ensure(&[Part::Drivers])?;
+        generators::ensure()?;
     }
     eprintln!("setup: nothing is missing");
     Ok(())

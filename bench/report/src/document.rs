@@ -3,7 +3,7 @@
 use crate::{
     experiment,
     model::{Block, Column, Document, Section, Table, Text},
-    number, plot, programs,
+    number, programs,
     schema::{Experiment, Run},
     summary,
 };
@@ -43,9 +43,7 @@ fn section(anchor: &str, title: &str, blocks: Vec<Block>) -> Section {
 }
 
 fn summary(run: &Run) -> Section {
-    let mut blocks = summary::blocks(run);
-    blocks.extend(plot::shown(run).into_iter().map(Block::Plot));
-    section("summary", "Summary", blocks)
+    section("summary", "Summary", summary::blocks(run))
 }
 
 /// The paths of a run, its machine and its settings.

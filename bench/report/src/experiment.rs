@@ -5,7 +5,7 @@ use crate::{
     metric::{Metric, Process},
     model::{Block, Column, Section, Table, Text},
     number::{self, NONE},
-    pace, plot,
+    pace,
     schema::{Experiment, Run},
     spectrum,
 };
@@ -51,20 +51,12 @@ fn measured(run: &Run, experiment: &Experiment) -> Vec<Block> {
     }
     blocks.push(Block::Table(throughput(experiment)));
     blocks.push(Block::Table(added(experiment)));
-    blocks.push(Block::Plot(plot::percentiles::plot(run, Some(experiment))));
     if experiment.rate.is_some() {
-        let spectrum = spectrum::table(experiment).map(Block::Table);
-        let spectrum = spectrum.into_iter().collect();
-        blocks.push(Block::Folded("Percentile spectrum".into(), spectrum));
+        blocks.extend(spectrum::table(experiment).map(Block::Table));
     }
     blocks.push(Block::Table(usage(experiment)));
-    blocks.push(Block::Folded(
-        "Over intervals, and CPU user and system".into(),
-        intervals::tables(run, experiment)
-            .into_iter()
-            .map(Block::Table)
-            .collect(),
-    ));
+    let intervals = intervals::tables(run, experiment);
+    blocks.extend(intervals.into_iter().map(Block::Table));
     blocks
 }
 

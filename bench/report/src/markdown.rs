@@ -87,9 +87,6 @@ pub(crate) fn blocks(out: &mut String, all: &[Block]) {
                 let _ = writeln!(out, "> {}\n", text(line));
             }
             Block::Table(table) => self::table(out, table),
-            // Only HTML can hold it; the README links to files.
-            Block::Plot(_) => {}
-            Block::Folded(_, inner) => blocks(out, inner),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The content of a page, before it is Markdown or HTML, so that nothing is said twice in code.
+//! The content of a page, before it is Markdown.
 
-use crate::{number, plot::Plot, stats::Difference};
+use crate::{number, stats::Difference};
 
 /// A piece of a line. Whatever is in it is shown, never understood as markup.
 #[derive(Clone, Debug, PartialEq)]
@@ -183,12 +183,8 @@ pub enum Block {
     Paragraph(Text),
     /// A line that a reader must not miss.
     Warning(Text),
-    /// Side by side.
+    /// Rows and columns.
     Table(Table),
-    /// To be looked at; only where it can be.
-    Plot(Plot),
-    /// Shown on demand where that is possible.
-    Folded(Text, Vec<Block>),
 }
 
 /// A section, with sections in it.

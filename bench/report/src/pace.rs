@@ -51,18 +51,6 @@ impl Experiment {
             None
         }
     }
-
-    /// The paths that did not keep up, for the line under a plot's title; empty: all did.
-    pub fn late_paths(&self) -> String {
-        let late = self.series.iter().filter(|s| self.behind(s).is_some());
-        let names: Vec<&str> = late.map(|s| &*s.path).collect();
-        match names.len() {
-            0 => String::new(),
-            1 | 2 => format!("; did not keep up: {}", names.join(", ")),
-            // The line has only so much room.
-            n => format!("; did not keep up: {n} paths"),
-        }
-    }
 }
 
 /// The warning that a path did not keep up; None: it did.

@@ -6,7 +6,7 @@ use crate::{
     bars, document, experiment,
     markdown::{blocks, escaped, headed},
     model::Block,
-    number, plot,
+    number,
     schema::{Experiment, Run},
     sequential::{self, ERROR, LOOKS, NARROW_RATIO, NARROW_US},
     summary,
@@ -15,7 +15,7 @@ use crate::{
 /// The folder of the experiments' pages, beside the index.
 pub const FOLDER: &str = "full";
 
-/// The index: the summary of a run, its plots, and links to every other page. `others` are lines
+/// The index: the summary of a run, and links to every other page. `others` are lines
 /// of Markdown that describe pages which this run is not the source of.
 pub fn index(run: &Run, others: &str) -> String {
     let mut out = String::from("# Results\n\n");
@@ -26,10 +26,6 @@ pub fn index(run: &Run, others: &str) -> String {
     blocks(&mut out, &[Block::Paragraph(summary::origin(run))]);
     out.push_str("## Summary\n\n");
     blocks(&mut out, &summary::blocks(run));
-    for plot in plot::shown(run) {
-        let (title, file) = (escaped(&plot.title), plot.file_name());
-        let _ = writeln!(out, "![{title}]({file})\n");
-    }
     out.push_str("## Pages\n\n");
     let _ = writeln!(out, "{}\n", others.trim());
     out.push_str("## Experiments\n\n");

@@ -139,6 +139,9 @@ pub struct Experiment {
     /// Operations a second that the schedule calls for; None: a closed loop, which shows the
     /// maximum of throughput, and whose latencies leave out what waiting would have cost.
     pub rate: Option<f64>,
+    /// Each proxy had one core for itself, and client and database another one; false: all shared all.
+    #[serde(default)]
+    pub is_proxy_apart: bool,
     /// The most that the generator can do when nothing else is slow.
     pub headroom: Option<Headroom>,
     /// Why no path's figures may be used (the generator was the bottleneck); None: they may.

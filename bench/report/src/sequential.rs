@@ -33,7 +33,12 @@ pub fn is_look(rounds: usize) -> bool {
 
 /// The interval of the median that holds over all looks; None: fewer rounds than the first look has, or none is a number.
 pub fn interval(values: &[f64]) -> Option<Spread> {
-    let spread = Spread::at_level(values.iter().copied(), ERROR / LOOKS.len() as f64)?;
+    interval_at(values, ERROR / LOOKS.len() as f64)
+}
+
+/// The interval that leaves the median out with at most this chance; None: as of [`interval`].
+pub fn interval_at(values: &[f64], chance: f64) -> Option<Spread> {
+    let spread = Spread::at_level(values.iter().copied(), chance)?;
     (spread.rounds >= LEAST_ROUNDS).then_some(spread)
 }
 

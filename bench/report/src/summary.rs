@@ -6,7 +6,6 @@ use crate::{
     model::{Block, Column, Table, Text},
     number::{self, NONE},
     pace,
-    plot::nodes,
     schema::{Experiment, Path, Run, Series},
 };
 
@@ -87,12 +86,15 @@ fn behind(run: &Run) -> Option<Text> {
     })
 }
 
-/// Experiments with a schedule that the table or a plot of the summary is made of.
+/// The workload whose variants differ by their number of nodes.
+const NODES: &str = "nodes";
+
+/// Experiments with a schedule that the summary speaks of.
 fn shown_at_a_rate(run: &Run) -> impl Iterator<Item = &Experiment> {
     let chosen = constant::choose(run).map(|c| &*c.experiment.id);
     run.usable().filter(move |e| {
-        let is_plotted = [constant::WORKLOAD, nodes::WORKLOAD].contains(&&*e.workload);
-        is_plotted || chosen == Some(&*e.id)
+        let is_shown = [constant::WORKLOAD, NODES].contains(&&*e.workload);
+        is_shown || chosen == Some(&*e.id)
     })
 }
 

@@ -5,6 +5,8 @@
 #[path = "tables/bars.rs"]
 mod bar_verdicts;
 mod common;
+#[path = "tables/headline.rs"]
+mod headlines;
 #[path = "tables/missing.rs"]
 mod missing;
 #[path = "tables/pages.rs"]
@@ -14,7 +16,6 @@ use common::{Random, did, experiment_mut, run, series_mut};
 use report::{
     Run,
     bars::{self, Verdict},
-    html,
     markdown::full,
     pages,
     schema::{Profile, Round},
@@ -278,11 +279,6 @@ fn the_highest_rate_that_all_keep_is_shown() {
         "{nginx}"
     );
     assert!(!row(&page, "| path", "| haproxy").contains("did not keep up"));
-    let svgs = report::artifacts(&run);
-    let noted = svgs.iter().filter(|(_, svg)| {
-        svg.contains("const-rate-1000") && svg.contains("; did not keep up: nginx")
-    });
-    assert_eq!(noted.count(), 3, "added latency, percentiles, CPU");
     // What is added to a queue says nothing of a path.
     series_mut(&mut run, "const-rate-1000", "direct").rounds[0].in_time = 0;
     let page = readme(&run);
@@ -337,9 +333,6 @@ fn the_origin_is_told() {
         page.contains("2 cores of A CPU, 4.0 GiB, Linux 6.1.0. cassandra 5.0.9, haproxy 2.6.12")
     );
     assert!(page.contains("Commit 0123456789ab with local changes, 2025-01-31."));
-    for (file, _) in report::artifacts(&run) {
-        assert!(page.contains(&format!("]({file})")), "{file}");
-    }
 }
 
 const HOSTILE: &str = "<script>alert(1)</script>|`a`\n# b \" ' & ]](javascript:x) \u{1}";
@@ -365,53 +358,14 @@ fn hostile_names_stay_text() {
         assert!(!page.contains("\n# b"), "a heading of its own");
         assert!(!page.contains("](<javascript"), "a link to a script");
     }
-    let page = html::page(&run);
-    assert_eq!(page.matches("<script").count(), 1, "only the page's own");
-    assert!(!page.contains("href=\"javascript"));
-    for (file, svg) in report::artifacts(&run) {
-        let parsed = roxmltree::Document::parse(&svg);
-        let parsed = parsed.unwrap_or_else(|error| panic!("{file}: {error}"));
-        assert!(
-            parsed
-                .descendants()
-                .all(|node| node.tag_name().name() != "script")
-        );
-    }
-}
-
-#[test]
-fn html_says_what_markdown_says() {
-    let run = run(1);
-    let (page, text) = (html::page(&run), full(&run));
-    assert_eq!(
-        page.matches("<caption>").count() + 1,
-        text.matches("\n| --").count()
-    );
-    for id in [
-        "workload-node-raw",
-        "stress-read-raw",
-        "nodes-24",
-        "summary",
-        "programs",
-    ] {
-        assert!(
-            page.contains(&format!("href=\"#{id}\"")),
-            "{id} in the contents"
-        );
-        assert_eq!(page.matches(&format!(" id=\"{id}\"")).count(), 1, "{id}");
-    }
-    for outside in ["src=", "<link", "@import", "url("] {
-        assert!(!page.contains(outside), "{outside}");
-    }
-    assert!(!page.contains("NaN") && !text.contains("NaN"));
 }
 
 #[test]
 fn rendering_is_a_function_of_the_run() {
     let other = Random::new(9).unit();
     assert_eq!(other, Random::new(9).unit());
-    assert_eq!(html::page(&run(2)), html::page(&run(2)));
-    assert_ne!(html::page(&run(2)), html::page(&run(3)));
+    assert_eq!(full(&run(2)), full(&run(2)));
+    assert_ne!(full(&run(2)), full(&run(3)));
 }
 
 #[test]

@@ -19,6 +19,7 @@ use report::{
 };
 
 use super::{
+    cores::Cores,
     headroom,
     lines::Lines,
     profile,
@@ -61,6 +62,8 @@ pub struct Setting<'a> {
     pub ways: &'a Ways,
     /// The way in which it is done.
     pub how: How,
+    /// The cores of the proxies.
+    pub cores: Cores,
     /// The folder for flame graphs; None: no profile is taken.
     pub flames: Option<&'a PathBuf>,
 }
@@ -84,7 +87,7 @@ pub fn run(
 ) -> Outcome {
     let databases = setting.databases;
     let mut outcome = Outcome {
-        experiment: describe(workload, variant),
+        experiment: describe(workload, variant, setting.cores),
         profiles: Vec::new(),
         stopped: None,
     };
@@ -96,7 +99,7 @@ pub fn run(
     let cleared = databases
         .near(|| load::clear(&variant.job, &databases.addresses, credentials))
         .context("cannot take the tables away");
-    outcome.experiment.refused = headroom::judge(&outcome.experiment, cores())
+    outcome.experiment.refused = headroom::judge(&outcome.experiment, usable_cores())
         .or_else(|| bars::again_differs(&outcome.experiment));
     outcome.stopped = measured.and(cleared).err();
     outcome
@@ -112,13 +115,14 @@ fn measure(
         databases,
         ways,
         how,
+        cores,
         flames,
     } = setting;
     let experiment = &mut outcome.experiment;
     experiment.headroom = headroom::measure(variant, how.seed).context("headroom")?;
     let cgroups = Cgroups::new(databases.home.as_ref())?;
     let lines = Lines::new(variant, databases, ways)?;
-    let mut stage = Stage::set(variant, databases, ways, &cgroups, &lines)?;
+    let mut stage = Stage::set(variant, databases, ways, &cgroups, &lines, cores)?;
     let mut all: Vec<(Series, Latencies)> = Vec::new();
     for lane in &stage.lanes {
         let series = Series {
@@ -262,12 +266,13 @@ fn rest(lanes: &mut [Lane<'_>], so_far: &Experiment) -> bool {
     !undecided.is_empty()
 }
 
-/// Returns the host's number of cores; 1 where it cannot be found out, which refuses more.
-fn cores() -> usize {
+/// Returns the number of cores that clients may use; 1 where it cannot be found out, which refuses more.
+fn usable_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn describe(workload: &Workload, variant: &Variant) -> Experiment {
+/// The experiment before it is measured.
+pub fn describe(workload: &Workload, variant: &Variant, cores: Cores) -> Experiment {
     let job = &variant.job;
     let of_variant = |published: &&load::workload::Published| {
         let name = published.variant.as_deref();
@@ -295,6 +300,7 @@ fn describe(workload: &Workload, variant: &Variant) -> Experiment {
         connections: job.connections,
         depth: job.depth,
         rate: job.rate,
+        is_proxy_apart: cores != Cores::Shared,
         headroom: None,
         refused: None,
         series: Vec::new(),

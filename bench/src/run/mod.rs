@@ -6,12 +6,16 @@
 mod awake;
 pub mod bars;
 mod check;
+mod cores;
 pub mod experiment;
+pub mod gate;
 mod generator;
 mod hand_overs;
+pub mod headline;
 mod headroom;
 mod host;
 mod lines;
+pub mod others;
 mod plan;
 mod profile;
 mod programs;
@@ -204,6 +208,7 @@ fn all(
         // Of a run that goes on it may have failed before.
         results.failed.remove(&variant.id);
         progress.experiment(&variant.id, &planned.about(), estimate);
+        let _others = planned.cores.take_others()?;
         let databases = match Databases::start(
             variant.database,
             variant.nodes,
@@ -227,6 +232,7 @@ fn all(
             databases: &databases,
             ways,
             how,
+            cores: planned.cores,
             flames: is_profiled.then_some(&flames),
         };
         let outcome = experiment::run(workload, variant, setting, &mut progress);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use load::workload::{Variant, Workload};
 
-use super::experiment::How;
+use super::{cores::Cores, experiment::How};
 use crate::paths;
 
 /// The seconds for starting and stopping an experiment's set-up, and for its headroom.
@@ -20,6 +20,8 @@ pub struct Planned {
     pub workload: Workload,
     /// The experiment's variant.
     pub variant: Variant,
+    /// The cores of the proxies.
+    pub cores: Cores,
 }
 
 /// Chooses the experiments: `only` are ids of experiments or names of workloads, empty for all.
@@ -62,6 +64,7 @@ pub fn planned(workload: &Workload) -> Vec<Planned> {
     let planned = |variant: &Variant| Planned {
         workload: workload.clone(),
         variant: variant.clone(),
+        cores: Cores::Shared,
     };
     workload.variants.iter().map(planned).collect()
 }

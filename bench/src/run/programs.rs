@@ -9,7 +9,7 @@ use load::{
 use micro::programs::{Counter, ProgramCost};
 use report::schema::Program;
 
-use super::{lines::Lines, stage::Stage};
+use super::{cores::Cores, lines::Lines, stage::Stage};
 use crate::{
     databases::{Databases, Given},
     paths::OURS,
@@ -42,7 +42,7 @@ pub fn measure(variant: &Variant, ways: &Ways) -> anyhow::Result<Vec<Program>> {
     load::prepare(&variant.job, &databases.addresses, None)?;
     let cgroups = Cgroups::new(databases.home.as_ref())?;
     let lines = Lines::new(variant, &databases, ways)?;
-    let mut stage = Stage::set(variant, &databases, ways, &cgroups, &lines)?;
+    let mut stage = Stage::set(variant, &databases, ways, &cgroups, &lines, Cores::Shared)?;
     let ours = |path: &str| OURS.iter().any(|ours| ours.name == path);
     let agent = stage.lanes.iter().find(|lane| ours(lane.path));
     let Some(pid) = agent.and_then(|lane| lane.proxy_pids.first().copied()) else {

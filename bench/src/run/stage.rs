@@ -8,6 +8,7 @@ mod gateway;
 use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddr},
+    path::Path,
 };
 
 use anyhow::ensure;
@@ -19,7 +20,7 @@ use peers::{Running, Setup, Traffic};
 use report::schema::HandOvers;
 use sandbox::{Agent, Cgroup, Netns};
 
-use super::{generator::Generator, hand_overs, lines::Lines, verify};
+use super::{cores::Cores, generator::Generator, hand_overs, lines::Lines, verify};
 use crate::{
     databases::Databases,
     gateway::{Line, nftables},
@@ -83,7 +84,9 @@ impl<'a> Stage<'a> {
         ways: &Ways,
         cgroups: &'a Cgroups,
         lines: &'a Lines,
+        cores: Cores,
     ) -> anyhow::Result<Self> {
+        let _proxys = cores.take_proxys()?;
         if variant.topology == Topology::Gateway {
             return Self::at_gateways(variant, databases, ways, lines);
         }
@@ -193,11 +196,7 @@ impl<'a> Stage<'a> {
             .iter()
             .map(|(path, cgroup)| rule(path, cgroup, databases));
         let policy: String = rules.collect();
-        let agent = Agent::start(&binary("underpass")?, None, cgroup, told, &policy)?;
-        if told.contains("splice = ") && !told.contains("off") {
-            // Flows are relayed until every engine was tried out; this is the last one.
-            agent.wait_for_log("path=\"splice_egress\"")?;
-        }
+        let agent = start(&binary("underpass")?, told, cgroup, &policy)?;
         for (path, _) in &carrying {
             let mut lane = Lane::new(path.name, &databases.addresses, cgroups);
             lane.proxy_pids = vec![agent.pid()];
@@ -251,9 +250,14 @@ impl<'a> Stage<'a> {
 
 impl<'a> Lane<'a> {
     fn new(path: &'static str, targets: &[SocketAddr], cgroups: &'a Cgroups) -> Self {
+        Self::within(path, targets, cgroups.of(path))
+    }
+
+    /// Makes a lane whose generators are in this cgroup.
+    pub fn within(path: &'static str, targets: &[SocketAddr], cgroup: Option<&'a Cgroup>) -> Self {
         Self {
             targets: targets.to_vec(),
-            cgroup: cgroups.of(path),
+            cgroup,
             is_copied: Some(false),
             ..Self::of(path)
         }
@@ -313,6 +317,16 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
+    /// The addresses that the generator dials.
+    pub fn targets(&self) -> &[SocketAddr] {
+        &self.targets
+    }
+
+    /// The cgroup of its generators.
+    pub fn cgroup(&self) -> Option<&'a Cgroup> {
+        self.cgroup
+    }
+
     /// Whether it takes part in the next round.
     pub fn works(&self) -> bool {
         self.failed.is_none() && !self.rests
@@ -324,7 +338,23 @@ impl<'a> Lane<'a> {
     }
 }
 
-fn rule(path: &Ours, cgroup: &Cgroup, databases: &Databases) -> String {
+/// Starts an agent, and waits until all that it may use has been tried out.
+pub fn start<'a>(
+    program: &Path,
+    told: &str,
+    cgroup: &'a Cgroup,
+    policy: &str,
+) -> anyhow::Result<Agent<'a>> {
+    let agent = Agent::start(program, None, cgroup, told, policy)?;
+    if told.contains("splice = ") && !told.contains("off") {
+        // Flows are relayed until every engine was tried out; this is the last one.
+        agent.wait_for_log("path=\"splice_egress\"")?;
+    }
+    Ok(agent)
+}
+
+/// The rule by which clients in a cgroup take a path.
+pub fn rule(path: &Ours, cgroup: &Cgroup, databases: &Databases) -> String {
     let to: Vec<String> = databases
         .addresses
         .iter()

@@ -210,7 +210,7 @@ impl Control {
         let policy = self.told.policy.borrow().clone();
         if numbers(&policy) != self.numbers {
             tracing::info!("a cgroup or namespace that a rule names came or went");
-            if let Err(error) = self.install(&policy) {
+            if let Err(error) = self.install(&policy, &policy) {
                 tracing::error!(%error, "cannot put the policy into force again");
             }
         }
@@ -400,11 +400,16 @@ impl Control {
     /// Puts the file's policy into force, with the marks before it.
     fn put(&mut self, file: &Policy) -> anyhow::Result<()> {
         let now = Timestamp::now();
-        let policy = self.found(file, now);
-        self.install(&policy)?;
+        let policy = Arc::new(self.found(file, now));
+        // First: a flow whose rule the agent does not know would be decided by the old policy, and one that ran
+        // before for good.
+        let old = self.told.policy.send_replace(Arc::clone(&policy));
+        if let Err(error) = self.install(&policy, &old) {
+            self.told.policy.send_replace(old);
+            return Err(error);
+        }
         self.stale = false;
         self.note_windows(file, now);
-        self.told.policy.send_replace(Arc::new(policy));
         // A flow of a moment ago may still be decided by the old policy: not for its successors.
         self.forget_remembered();
         Ok(())
@@ -486,7 +491,7 @@ impl Control {
         }
     }
 
-    fn install(&mut self, policy: &Policy) -> anyhow::Result<()> {
+    fn install(&mut self, policy: &Policy, old: &Policy) -> anyhow::Result<()> {
         let ids = numbers(policy);
         let mut dataplane = self
             .dataplane
@@ -499,10 +504,9 @@ impl Control {
         let installed = dataplane.install(policy).map_err(anyhow::Error::from);
         let installed = installed.and_then(|()| Ok(self.take(dataplane, policy)?));
         if let Err(error) = installed {
-            let old = self.told.policy.borrow();
-            self.edge.install(&old)?;
-            dataplane.install(&old)?;
-            self.take(dataplane, &old)?;
+            self.edge.install(old)?;
+            dataplane.install(old)?;
+            self.take(dataplane, old)?;
             return Err(error);
         }
         if let Some(reader) = dataplane.tap_reader() {

@@ -10,6 +10,10 @@
 //! this crate.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout)]
+
+#[macro_use]
+mod out;
 
 pub mod admin;
 pub mod backends;

@@ -32,6 +32,7 @@ use crate::{
     incoming::{self, Incoming, IncomingListener, IncomingOptions},
     ledger::Groups,
     legs::Legs,
+    limit_hooks::LimitHooks,
     listeners::{Listeners, Mark},
     maps::MapsError,
     meter_hooks::MeterHooks,
@@ -40,7 +41,6 @@ use crate::{
     pins::Pins,
     probe_result::ProbeResult,
     quota::Quota,
-    release_hook::ReleaseHook,
     remembered::Remembered,
     rivals::{self, Rival},
     running::{Adopted, Adopter, Scope, Survey},
@@ -81,7 +81,7 @@ pub struct Dataplane {
     tables: Tables,
     meters: Meters,
     meter_hooks: MeterHooks,
-    release_hook: ReleaseHook,
+    limit_hooks: LimitHooks,
     tap: Tap,
     tap_ring_bytes: u32,
     adopter: Adopter,
@@ -201,10 +201,9 @@ impl Dataplane {
                     let is_unmetered = !loaded.meter_hooks.are_attached();
                     loaded.tables.set_unmetered(is_unmetered)?;
                 }
-                if policy.limits() {
-                    let mut ebpf = lock(&loaded.ebpf);
-                    loaded.release_hook.open(&mut ebpf, &cgroup, &pins)?;
-                }
+                loaded
+                    .limit_hooks
+                    .open(policy, &mut lock(&loaded.ebpf), &cgroup, &pins)?;
                 if policy.shortcuts() {
                     loaded.shortcut.open(&loaded.ebpf, &cgroup);
                 }
@@ -248,7 +247,7 @@ impl Dataplane {
             tables: loaded.tables,
             meters: loaded.meters,
             meter_hooks: loaded.meter_hooks,
-            release_hook: loaded.release_hook,
+            limit_hooks: loaded.limit_hooks,
             tap: loaded.tap,
             tap_ring_bytes: options.tap_ring_bytes,
             adopter: loaded.adopter,
@@ -299,10 +298,12 @@ impl Dataplane {
             let is_unmetered = !self.meter_hooks.are_attached();
             self.tables.set_unmetered(is_unmetered)?;
         }
-        if policy.limits() {
-            let (mut ebpf, cgroup) = (lock(&self.ebpf), open(&self.cgroup)?);
-            self.release_hook.open(&mut ebpf, &cgroup, &self.pins)?;
-        }
+        self.limit_hooks.open(
+            policy,
+            &mut lock(&self.ebpf),
+            &open(&self.cgroup)?,
+            &self.pins,
+        )?;
         if policy.shortcuts() {
             self.shortcut.open(&self.ebpf, &open(&self.cgroup)?);
         }

@@ -15,8 +15,8 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use policy::{
-    Action, ClientLimit, Fail, MAX_BALANCED, MAX_RULES, MAX_SHADOWS, NetnsPattern, Policy,
-    ProcessPattern, Rule, RuleName, Sample, TapDepth, Target,
+    Action, ClientLimit, Fail, LimitPer, MAX_BALANCED, MAX_RULES, MAX_SHADOWS, NetnsPattern,
+    Policy, ProcessPattern, Rule, RuleName, Sample, TapDepth, Target,
 };
 
 // The bounds that the policy crate names are those of the kernel's tables.
@@ -335,7 +335,10 @@ impl Sets {
         for inode in rule.namespaces.iter().filter_map(NetnsPattern::inode) {
             enter(&mut self.namespaces, inode, n);
         }
-        let needs_database = [Action::Enrich, Action::Observe].contains(&rule.kernel_action());
+        let needs_database = [Action::Enrich, Action::Observe].contains(&rule.kernel_action())
+            || rule
+                .limit
+                .is_some_and(|limit| limit.per == LimitPer::Address);
         if rule.is_of_elsewhere() && needs_database {
             let ports = to.iter().map(|target| target.port.unwrap_or(0));
             self.incoming_ports.extend(ports);

@@ -24,7 +24,7 @@
 //!   `hangup_watch.rs` watches a socket for its end only.
 //! - `shortcut/`: flows whose two ends are both on this host, past TCP; `legs.rs`: connections between an
 //!   application on this host and the agent likewise.
-//! - `release_hook.rs`: the end of connections that a limit counts.
+//! - `limit_hooks.rs`: the beginning and the end of connections that a limit counts.
 //! - `meter_hooks.rs`, `meters.rs`, `untouched.rs`, `counters.rs`: flows that are left alone, and counts.
 //! - `ledger.rs`: connections that were left alone for comparison, and those that they are compared with.
 //! - `left_out.rs`: tapped flows that are not copied while there is no time for all.
@@ -79,6 +79,7 @@ mod incoming;
 mod ledger;
 mod left_out;
 mod legs;
+mod limit_hooks;
 mod listeners;
 mod load;
 mod maps;
@@ -93,7 +94,6 @@ mod probe_result;
 pub mod probe_traffic;
 mod quota;
 pub mod readers;
-mod release_hook;
 mod remembered;
 mod rivals;
 mod running;

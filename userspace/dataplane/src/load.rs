@@ -12,7 +12,8 @@ use ebpf::abi;
 use crate::pins::Pins;
 
 /// The maps that have an entry for each flow or process.
-const OF_FLOWS: [&str; 12] = [
+const OF_FLOWS: [&str; 13] = [
+    "client_connections",
     "remembered",
     "meters",
     "near_apps",

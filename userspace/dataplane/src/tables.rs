@@ -394,6 +394,7 @@ fn limit_abi(
     let by = match limit.per {
         LimitPer::Uid => abi::LIMIT_BY_UID,
         LimitPer::Process => abi::LIMIT_BY_PROCESS,
+        LimitPer::Address => abi::LIMIT_BY_ADDRESS,
     };
     (limit.connections, number, by as u8)
 }

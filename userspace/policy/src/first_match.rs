@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
 };
 
-use crate::{Action, Fail, Rule, RuleName, Shortcut, Target};
+use crate::{Action, Fail, LimitPer, Rule, RuleName, Shortcut, Target};
 
 /// Ordered rules, of which the first that holds decides, and a default.
 #[derive(Clone, Debug)]
@@ -156,9 +156,16 @@ impl Policy {
         self.rules.iter().any(|r| r.shortcut != Shortcut::Neither)
     }
 
-    /// Whether any rule bounds the connections of a client.
-    pub fn limits(&self) -> bool {
-        self.rules.iter().any(|r| r.limit.is_some())
+    /// Whether any rule bounds the connections of a client on this host.
+    pub fn limits_here(&self) -> bool {
+        let mut limits = self.rules.iter().filter_map(|rule| rule.limit);
+        limits.any(|limit| limit.per != LimitPer::Address)
+    }
+
+    /// Whether any rule bounds the connections of a client on another host.
+    pub fn limits_elsewhere(&self) -> bool {
+        let mut limits = self.rules.iter().filter_map(|rule| rule.limit);
+        limits.any(|limit| limit.per == LimitPer::Address)
     }
 
     /// Whether any decision may be remembered.

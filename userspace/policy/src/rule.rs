@@ -201,6 +201,8 @@ pub enum LimitPer {
     Uid,
     /// A process.
     Process,
+    /// An address of a client on another host.
+    Address,
 }
 
 /// How much of each frame copies have: what the steps of a rule that only reads need together.

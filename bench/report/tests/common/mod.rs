@@ -189,6 +189,7 @@ fn experiment(random: &mut Random, load: &Load, costs: &[Cost]) -> Experiment {
         connections: 8,
         depth: 1,
         rate: load.rate,
+        is_proxy_apart: false,
         headroom: Some(Headroom {
             server: "null".into(),
             op_s: 310_000.0,

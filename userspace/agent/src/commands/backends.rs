@@ -64,6 +64,6 @@ fn state(backend: &Value) -> String {
 pub fn order(backend: SocketAddr, order: &str, control: &Control) -> anyhow::Result<ExitCode> {
     let wanted = json!({"backend": backend, "order": order});
     let answer = ask(control, "POST", "/backends", &wanted.to_string())?;
-    println!("backend {backend} is {}", state(&answer));
+    say!("backend {backend} is {}", state(&answer));
     Ok(ExitCode::SUCCESS)
 }

@@ -90,7 +90,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
             fields.insert("rules".to_owned(), file.rules.len().into());
             fields.insert("windows".to_owned(), windows::json(&file, now));
         }
-        println!("{checked}");
+        say!("{checked}");
         return Ok(code);
     }
     for warning in &config.warnings {
@@ -102,19 +102,19 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     match explanation {
         None if !errors.is_empty() => {}
         None => {
-            println!("{}: ok, {} rules", args.file.display(), file.rules.len());
-            print!("{}", windows::text(&file, now));
+            say!("{}: ok, {} rules", args.file.display(), file.rules.len());
+            say_text!("{}", windows::text(&file, now));
             for said in file.rules.iter().filter_map(held_out) {
-                println!("  {said}");
+                say!("  {said}");
             }
         }
-        Some(explanation) => print!("{}", explanation.text()),
+        Some(explanation) => say_text!("{}", explanation.text()),
     }
     for trial in &trials {
-        print!("{}", trial.text());
+        say_text!("{}", trial.text());
     }
     if let Some(rows) = live {
-        print!("{}", live::text(&rows));
+        say_text!("{}", live::text(&rows));
     }
     Ok(code)
 }
@@ -527,6 +527,7 @@ impl Explanation {
             let client = match per {
                 LimitPer::Uid => "user",
                 LimitPer::Process => "process",
+                LimitPer::Address => "address",
             };
             text.push_str(&format!(
                 "  one {client} has at most {connections} connections by it; further ones are refused\n"

@@ -28,9 +28,9 @@ pub fn run(file: Option<&Path>, json: bool, admin: &AdminArg) -> anyhow::Result<
     };
     if json {
         let policy: toml::Table = text.parse()?;
-        println!("{}", serde_json::to_string(&policy)?);
+        say!("{}", serde_json::to_string(&policy)?);
     } else {
-        print!("{text}");
+        say_text!("{text}");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -17,17 +17,18 @@ pub fn run(config: &Path, pins: Option<&Path>, control: &ControlArg) -> anyhow::
     let pins = pins.unwrap_or_else(|| DEFAULT_PINS.into());
     let control = control.find_by(config).at;
     if dataplane::detach(&pins)? {
-        println!("detached: the hooks pinned at {} are gone", pins.display());
+        say!("detached: the hooks pinned at {} are gone", pins.display());
     } else {
-        println!("nothing is pinned at {}", pins.display());
+        say!("nothing is pinned at {}", pins.display());
     }
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     for ended in runtime.block_on(keeper::end_all(&control))? {
-        println!(
+        say!(
             "keeper {} has ended, and {} flows with it",
-            ended.pid, ended.flows
+            ended.pid,
+            ended.flows
         );
     }
     // Their connections are over now.

@@ -26,7 +26,7 @@ use crate::{
 pub fn run(json: bool, config: Option<&Path>) -> anyhow::Result<ExitCode> {
     let findings = findings(config)?;
     if json {
-        println!("{}", as_json(&findings));
+        say!("{}", as_json(&findings));
     } else {
         let rows: Vec<Vec<String>> = findings
             .iter()
@@ -38,7 +38,7 @@ pub fn run(json: bool, config: Option<&Path>) -> anyhow::Result<ExitCode> {
                 ]
             })
             .collect();
-        print!("{}", table::render(&["WHAT", "STATE", "WHY"], &rows));
+        say_text!("{}", table::render(&["WHAT", "STATE", "WHY"], &rows));
     }
     let broken = findings.iter().any(|f| f.state == State::Missing);
     Ok(if broken {

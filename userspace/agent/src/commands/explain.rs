@@ -46,11 +46,11 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         _ => running(args, &args.admin.find()?)?,
     };
     if args.json {
-        println!("{}", Value::from(explained));
+        say!("{}", Value::from(explained));
         return Ok(ExitCode::SUCCESS);
     }
     let texts: Vec<String> = explained.iter().map(text).collect();
-    print!("{}", texts.join("\n"));
+    say_text!("{}", texts.join("\n"));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -33,7 +33,7 @@ pub fn run(
 ) -> anyhow::Result<ExitCode> {
     let text = get(admin, "/flows")?;
     if json && flow.is_none() && filter.is_empty() {
-        println!("{text}");
+        say!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
     let mut flows = list(admin, &text)?;
@@ -46,7 +46,7 @@ pub fn run(
         );
     }
     if json {
-        println!("{}", Value::from(flows));
+        say!("{}", Value::from(flows));
         return Ok(ExitCode::SUCCESS);
     }
     let observed = flows.iter().any(|flow| flow.get("requests").is_some());
@@ -67,7 +67,7 @@ pub fn run(
     let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
     let row = |flow: &Value| columns.iter().map(|(_, cell)| cell(flow)).collect();
     let rows: Vec<Vec<String>> = flows.iter().map(row).collect();
-    print!("{}", table::render(&headings, &rows));
+    say_text!("{}", table::render(&headings, &rows));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -109,17 +109,17 @@ pub(super) fn print_list(
 ) -> anyhow::Result<ExitCode> {
     let text = get(admin, path)?;
     if json && filter.is_empty() {
-        println!("{text}");
+        say!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
     let mut items = list(admin, &text)?;
     items.retain(|item| filter.takes(&Entry(item)));
     if json {
-        println!("{}", Value::from(items));
+        say!("{}", Value::from(items));
         return Ok(ExitCode::SUCCESS);
     }
     let rows: Vec<Vec<String>> = items.iter().map(row).collect();
-    print!("{}", table::render(headings, &rows));
+    say_text!("{}", table::render(headings, &rows));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -73,17 +73,17 @@ pub fn run(args: &InitArgs) -> anyhow::Result<ExitCode> {
         );
     }
     match &args.output {
-        None => print!("{policy}"),
+        None => say_text!("{policy}"),
         Some(file) => {
             write(file, &policy)?;
             let is_part = file.parent().and_then(Path::file_name) == Some(CONF_D.as_ref());
             let file = file.display();
-            println!("written: {file}");
+            say!("written: {file}");
             match is_part {
-                true => println!(
+                true => say!(
                     "next: underpass top (a running agent whose policy file is beside {CONF_D} reads it by itself)"
                 ),
-                false => println!(
+                false => say!(
                     "next: underpass check {file}; underpass run --config {file}; underpass top"
                 ),
             }

@@ -13,11 +13,11 @@ use crate::log::LogLevel;
 /// No agent answers, or this is not root.
 pub fn run(level: Option<&LogLevel>, control: &Control) -> anyhow::Result<ExitCode> {
     match level {
-        None => println!("{}", shown(&ask(control, "GET", "/log", "")?, "level")),
+        None => say!("{}", shown(&ask(control, "GET", "/log", "")?, "level")),
         Some(level) => {
             let wanted = json!({"level": level.to_string()}).to_string();
             let answer = ask(control, "POST", "/log", &wanted)?;
-            println!(
+            say!(
                 "{} (before: {})",
                 shown(&answer, "level"),
                 shown(&answer, "before")

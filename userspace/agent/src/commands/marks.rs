@@ -31,7 +31,7 @@ pub fn mark(args: &MarkArgs) -> anyhow::Result<ExitCode> {
     let control = args.control.find();
     let answer = ask(&control, "POST", "/marks", &wanted.to_string())?;
     if args.json {
-        println!("{answer}");
+        say!("{answer}");
     } else {
         tell(args, &control, &answer);
     }
@@ -48,7 +48,7 @@ pub fn mark(args: &MarkArgs) -> anyhow::Result<ExitCode> {
 fn tell(args: &MarkArgs, control: &Control, answer: &Value) {
     let mark = answer.get("mark").unwrap_or(&Value::Null);
     let id = shown(mark, "id");
-    println!(
+    say!(
         "mark {id}: {} for {}, {}",
         args.action,
         args.target,
@@ -74,11 +74,11 @@ fn tell(args: &MarkArgs, control: &Control, answer: &Value) {
             })
             .collect();
         let headings = ["FLOW", "CLIENT", "PROCESS", "TO", "RESULT", "WHY", "UNDO"];
-        print!("{}", table::render(&headings, &rows));
+        say_text!("{}", table::render(&headings, &rows));
     }
-    println!("{}", summary(answer));
+    say!("{}", summary(answer));
     if mark.get("later").and_then(Value::as_bool) == Some(true) {
-        println!(
+        say!(
             "undo, for new connections: underpass unmark {id}{}",
             at(control)
         );
@@ -149,7 +149,7 @@ fn summary(answer: &Value) -> String {
 pub fn list(json: bool, control: &Control) -> anyhow::Result<ExitCode> {
     let marks = ask(control, "GET", "/marks", "")?;
     if json {
-        println!("{marks}");
+        say!("{marks}");
         return Ok(ExitCode::SUCCESS);
     }
     let marks = list_of(Some(&marks));
@@ -171,7 +171,7 @@ pub fn list(json: bool, control: &Control) -> anyhow::Result<ExitCode> {
         })
         .collect();
     let headings = ["MARK", "OF", "ACTION", "FLOWS", "SINCE", "UNTIL", "CHANGED"];
-    print!("{}", table::render(&headings, &rows));
+    say_text!("{}", table::render(&headings, &rows));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -181,7 +181,7 @@ pub fn list(json: bool, control: &Control) -> anyhow::Result<ExitCode> {
 /// There is none of this number, or no agent answers.
 pub fn unmark(number: u64, control: &Control) -> anyhow::Result<ExitCode> {
     let mark = ask(control, "DELETE", &format!("/marks/{number}"), "")?;
-    println!(
+    say!(
         "mark {number} ({} for {}) removed; flows that it changed stay as they are",
         shown(&mark, "action"),
         shown(&mark, "selector")

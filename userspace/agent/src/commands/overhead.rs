@@ -17,15 +17,15 @@ use super::{
 pub fn run(json: bool, admin: &Admin) -> anyhow::Result<ExitCode> {
     let text = get(admin, "/overhead")?;
     if json {
-        println!("{text}");
+        say!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
     let rules = list(admin, &text)?;
     if rules.is_empty() {
-        println!("no rule has a holdout: docs/overhead.md says which can have one");
+        say!("no rule has a holdout: docs/overhead.md says which can have one");
         return Ok(ExitCode::SUCCESS);
     }
-    print!("{}", render(&rules));
+    say_text!("{}", render(&rules));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -70,16 +70,12 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// It cannot start; nothing is attached then.
 pub fn run(file: &Path, format: Option<LogFormat>, dry: bool) -> anyhow::Result<ExitCode> {
     let sources = Sources::read(file)?;
-    let config = match dry {
+    let mut config = match dry {
         true => Config::dry(&sources)?,
         false => Config::of(&sources)?,
     };
-    let log = Log::begin(
-        format
-            .or(config.log_format)
-            .unwrap_or_else(LogFormat::usual),
-        &config.log_level,
-    );
+    config.log_format = format.unwrap_or(config.log_format);
+    let log = Log::begin(config.log_format, &config.log_level);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }

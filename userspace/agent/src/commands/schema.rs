@@ -11,6 +11,6 @@ use crate::config;
 /// # Errors
 /// None.
 pub fn run() -> Result<ExitCode> {
-    println!("{:#}", config::schema());
+    say!("{:#}", config::schema());
     Ok(ExitCode::SUCCESS)
 }

@@ -27,13 +27,13 @@ pub fn run(json: bool, top: bool, filter: &str, admin: &Admin) -> anyhow::Result
         },
     )?;
     if json && filter.is_empty() {
-        println!("{text}");
+        say!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
     let mut statements = list(admin, &text)?;
     statements.retain(|row| filter.takes(&Entry(row)));
     if json {
-        println!("{}", Value::from(statements));
+        say!("{}", Value::from(statements));
         return Ok(ExitCode::SUCCESS);
     }
     let counted = |row: &Value| row.get("rows").is_some();
@@ -46,7 +46,7 @@ pub fn run(json: bool, top: bool, filter: &str, admin: &Admin) -> anyhow::Result
     let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
     let row = |of: &Value| columns.iter().map(|(_, key)| cell(of, key)).collect();
     let rows: Vec<Vec<String>> = statements.iter().map(row).collect();
-    print!("{}", table::render(&headings, &rows));
+    say_text!("{}", table::render(&headings, &rows));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -69,8 +69,11 @@ pub(super) const FAILS: [(&str, Fail); 2] = [
 pub(super) const MAX_LIMIT: usize = 65_536;
 
 /// Values of a limit's `per`.
-pub(super) const LIMITS_PER: [(&str, LimitPer); 2] =
-    [("uid", LimitPer::Uid), ("process", LimitPer::Process)];
+pub(super) const LIMITS_PER: [(&str, LimitPer); 3] = [
+    ("uid", LimitPer::Uid),
+    ("process", LimitPer::Process),
+    ("address", LimitPer::Address),
+];
 
 /// Values of a rule's `mode`: whether it stands in shadow.
 pub(super) const RULE_MODES: [(&str, bool); 2] = [("enforce", false), ("shadow", true)];

@@ -178,6 +178,10 @@ fn fill_dependent(whole: &mut Table, config: &Config) {
             usual = said.clone();
         }
     }
+    if let Some(Value::Table(log)) = whole.get_mut("log") {
+        let format = || Value::String(config.log_format.as_str().to_owned());
+        log.entry("format").or_insert_with(format);
+    }
     if let Some(Value::Table(health)) = whole.get_mut("health") {
         let timeout = || Value::String(format!("{}ms", config.health.timeout.as_millis()));
         health.entry("timeout").or_insert_with(timeout);
@@ -188,6 +192,7 @@ fn fill_dependent(whole: &mut Table, config: &Config) {
         }
     }
     for rule in list(whole, "rule") {
+        list(rule, "pipeline").for_each(fill_step);
         let name = rule.get("name").and_then(Value::as_str).unwrap_or_default();
         let mut meant = config.policy.rules.iter();
         let meant = meant.find(|rule| rule.name.as_str() == name);
@@ -202,6 +207,20 @@ fn fill_dependent(whole: &mut Table, config: &Config) {
             };
             rule.entry("path").or_insert_with(|| path.into());
         }
+    }
+}
+
+/// Fills in what depends on a step's other keys.
+fn fill_step(step: &mut Table) {
+    let number = |key: &str| match step.get(key) {
+        Some(Value::Integer(n)) => Some(*n as f64),
+        Some(Value::Float(n)) => Some(*n),
+        _ => None,
+    };
+    if step.get("transform").and_then(Value::as_str) == Some("throttle")
+        && let Some(rate) = number("rate")
+    {
+        step.entry("burst").or_insert(Value::Float(rate.max(1.0)));
     }
 }
 

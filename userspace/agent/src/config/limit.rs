@@ -9,15 +9,25 @@ use super::{
     value::{one_of, whole},
 };
 
-/// Checks that the rule can have a limit: it is decided at connect(), on this host, and not refused anyway.
+/// Checks that the rule can have a limit: it is decided as the connection begins, by what is known then, and not refused
+/// anyway.
 pub(super) fn check(rule: &RawRule, session: &SessionConditions) -> Result<(), Flaw> {
     let Some(limit) = &rule.limit else {
         return Ok(());
     };
+    let per = limit.get_ref().per.as_ref();
+    let by_address = per.is_some_and(|per| per.get_ref() == "address");
     let why = if rule.action.get_ref() == Action::Deny.as_str() {
         "`action = \"deny\"` lets nobody connect"
-    } else if !rule.from.is_empty() {
-        "with `from` it holds for other hosts, whose connections are not counted"
+    } else if by_address && rule.from.is_empty() {
+        "`per = \"address\"` counts clients on other hosts; name them, as in `from = [\"0.0.0.0/0\", \"::/0\"]`"
+    } else if !by_address && !rule.from.is_empty() {
+        "of clients on other hosts only the address is known; write `per = \"address\"`"
+    } else if by_address
+        && !rule.backends.is_empty()
+        && rule.action.get_ref() != Action::Enrich.as_str()
+    {
+        "the edge forwards connections to `backends` and does not count them; write `action = \"enrich\"`"
     } else if session.named().next().is_some() {
         "a condition on the session is not known at connect(), where is counted"
     } else {
@@ -54,8 +64,8 @@ mod tests {
     #[test]
     fn a_limit_is_read() {
         let limit = |text: &str| {
-            let config = parse(&rule(&format!("action = \"bypass\"\nlimit = {text}"))).unwrap();
-            config.policy.rules[0].limit
+            let rest = format!("action = \"bypass\"\nlimit = {text}");
+            parse(&rule(&rest)).unwrap().policy.rules[0].limit
         };
         let of = |connections, per| Some(ClientLimit { connections, per });
         assert_eq!(limit("{ connections = 5 }"), of(5, LimitPer::Uid));
@@ -63,22 +73,34 @@ mod tests {
             limit("{ connections = 1, per = \"process\" }"),
             of(1, LimitPer::Process)
         );
+        assert_eq!(
+            limit("{ connections = 2, per = \"address\" }\nfrom = [\"10.0.0.0/8\"]"),
+            of(2, LimitPer::Address)
+        );
     }
 
     #[test]
     fn a_rule_that_cannot_have_one_says_why() {
-        for (rest, why) in [
-            ("action = \"deny\"", "lets nobody connect"),
+        let of_gateway =
+            "action = \"bypass\"\nfrom = [\"10.0.0.0/8\"]\nbackends = [\"10.9.0.1:9042\"]";
+        for (rest, per, why) in [
+            ("action = \"deny\"", "uid", "lets nobody connect"),
             (
                 "action = \"bypass\"\nfrom = [\"10.0.0.0/8\"]",
-                "other hosts",
+                "process",
+                "write `per = \"address\"`",
             ),
+            ("action = \"bypass\"", "address", "from = ["),
+            (of_gateway, "address", "the edge forwards"),
             (
                 "action = \"bypass\"\nuser = [\"a\"]",
+                "uid",
                 "not known at connect()",
             ),
         ] {
-            let said = refusal(&rule(&format!("{rest}\nlimit = {{ connections = 5 }}")));
+            let limit = format!("limit = {{ connections = 5, per = \"{per}\" }}");
+            let text = rule(&format!("{rest}\n{limit}"));
+            let said = refusal(&text.replace("\":9042\"", "\"10.0.0.9:9042\""));
             assert!(
                 said.contains("rule.limit: expected a rule that can have one")
                     && said.contains(why),

@@ -102,8 +102,8 @@ pub struct Config {
     pub handshake_timeout: Duration,
     /// Connections that are forwarded at the edge at the same time.
     pub max_forwarded: u32,
-    /// The format of the log. None: that which suits standard error.
-    pub log_format: Option<LogFormat>,
+    /// The format of the log.
+    pub log_format: LogFormat,
     /// The level of the log.
     pub log_level: LogLevel,
     /// How metrics are sent to a collector. None: they are not.

@@ -28,7 +28,7 @@ use super::{
     value::{absolute, expected, one_of, socket_path, whole, within},
     xdp,
 };
-use crate::log::{FORMATS, LogLevel, NoLevel};
+use crate::log::{FORMATS, LogFormat, LogLevel, NoLevel};
 
 pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
@@ -117,11 +117,9 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             Some(n) => whole("agent.max_forwarded", &n, edge::MAX_CONNECTIONS as usize)? as u32,
             None => edge::DEFAULT_CONNECTIONS,
         },
-        log_format: raw
-            .log
-            .format
-            .map(|text| one_of("log.format", &text, &FORMATS))
-            .transpose()?,
+        log_format: raw.log.format.map_or(Ok(LogFormat::usual()), |text| {
+            one_of("log.format", &text, &FORMATS)
+        })?,
         log_level: raw
             .log
             .level

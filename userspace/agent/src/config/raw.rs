@@ -454,8 +454,8 @@ pub(super) struct RawRule {
     /// meet the rules behind it, and running ones stay what they are, as after a reload.
     #[schemars(with = "Option<WindowSettings>")]
     pub when: Option<Spanned<WindowSettings>>,
-    /// Bound on the connections that one client has by this rule at the same time. Not with `action = "deny"`, `from`, or a
-    /// condition on the session.
+    /// Bound on the connections that one client has by this rule at the same time. Not with `action = "deny"` or a condition on
+    /// the session; with `from` by address.
     #[schemars(with = "Option<RawLimit>")]
     pub limit: Option<Spanned<RawLimit>>,
     /// When a rule that observes has new connections enriched. Needs `action = "observe"`.
@@ -467,8 +467,9 @@ pub(super) struct RawRule {
     pub pipeline: Vec<Spanned<toml::Table>>,
 }
 
-/// Bound on the connections that one client has by a rule at the same time. A further `connect()` is refused (EPERM), whatever
-/// `fail` says. A socket counts from its `connect()` until it is closed.
+/// Bound on the connections that one client has by a rule at the same time. A further `connect()` is refused (EPERM; with
+/// `per = "address"` by a reset), whatever `fail` says. A socket counts from its `connect()` until it is closed, that of a
+/// client on another host while it is established.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"connections": 64, "per": "process"}]))]
@@ -476,7 +477,8 @@ pub(super) struct RawLimit {
     /// Connections, at most.
     #[schemars(with = "i64", range(min = 1, max = bounds::MAX_LIMIT))]
     pub connections: Spanned<i64>,
-    /// Kind of client that is counted. `uid`: all processes of a user; `process`: a process.
+    /// Kind of client that is counted. `uid`: all processes of a user; `process`: a process; `address`: an address of another
+    /// host, in a rule with `from`.
     #[schemars(
         with = "Option<String>",
         extend("enum" = names(&bounds::LIMITS_PER), "default" = "uid")

@@ -540,3 +540,25 @@ fn files_are_laid_out_in_place_and_checked() {
     let said = complaint(&output);
     assert!(said.contains(&format!("{}:2:", path(&bad))), "{said}");
 }
+
+#[test]
+fn a_command_whose_reader_has_gone_ends_without_a_complaint() {
+    let policy = file("[[rule]]\nname = \"r\"\nto = [\":9042\"]\naction = \"observe\"\n");
+    for args in [
+        &["schema"][..],
+        &["doctor", "--json"],
+        &["check", path(&policy), "--file-only"],
+        &["config", "-c", path(&policy)],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(BINARY);
+        let output = command.args(args).stdout(writer).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(
+            (said.as_str(), output.status.code()),
+            ("", Some(0)),
+            "{args:?}"
+        );
+    }
+}

@@ -279,3 +279,20 @@ fn addresses_are_taken_and_left_as_the_file_says() {
         hosts.taken().len() == 2 && works(&mut hosts.connect(Family::V6).unwrap())
     });
 }
+
+#[test]
+fn an_address_has_as_many_connections_as_its_rule_lets_it_have() {
+    let hosts = Hosts::new();
+    let limit = "from = [\"0.0.0.0/0\"]\nlimit = { connections = 2, per = \"address\" }";
+    let agent = hosts.agent(&hosts::rule("v4", Family::V4, "enrich", limit));
+    let mut clients = [0, 1].map(|_| hosts.connect(Family::V4).unwrap());
+    assert!(refused(&hosts, Family::V4));
+    assert_eq!(outcome(&agent, "v4", "denied"), 1.0);
+    assert_eq!(common::cause(&agent, "client_limit"), 1.0);
+    assert!(clients.iter_mut().all(works));
+    assert!(works(
+        &mut hosts.connect_from(ENRICHED, Family::V4).unwrap()
+    ));
+    drop(clients);
+    eventually("there is room", || hosts.connect(Family::V4).is_ok());
+}

@@ -6,6 +6,7 @@ mod gone;
 mod hosts;
 mod kept;
 mod leg;
+mod limited;
 mod observed;
 mod spaces;
 mod spliced;

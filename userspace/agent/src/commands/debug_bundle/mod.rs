@@ -91,7 +91,7 @@ pub fn run(args: &DebugBundleArgs) -> anyhow::Result<ExitCode> {
     let written = tar.into_inner().and_then(GzEncoder::finish);
     let written = written.and_then(|mut file| file.flush());
     written.with_context(|| format!("cannot write {}", out.display()))?;
-    print!("{contents}\n{}\n", out.display());
+    say_text!("{contents}\n{}\n", out.display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -78,8 +78,8 @@ pub fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
     rates.add(look(&admin)?);
     let rows = chosen(&rates, &args.filter, args.sort);
     match args.json {
-        true => println!("{}", serde_json::to_string(&rows)?),
-        false => print!("{}", lines(&rows)),
+        true => say!("{}", serde_json::to_string(&rows)?),
+        false => say_text!("{}", lines(&rows)),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -178,3 +178,50 @@ fn urls_have_no_log_in() {
         assert_eq!(without_login(url, MASK), masked);
     }
 }
+
+/// Keys that are left out where their absence means something that no value says, or what another table has.
+const ABSENT: [&str; 17] = [
+    "otlp.tls.server_name",
+    "incoming.netns",
+    "xdp.syn_rate",
+    "rule.tls.client_ca",
+    "rule.upstream_tls.server_name",
+    "rule.when.days",
+    "audit.kinds",
+    "cache.prefix",
+    "consistency.keyspaces",
+    "consistency.kinds",
+    "debug.file",
+    "guard.when",
+    "mirror.compression",
+    "mirror.tls",
+    "mirror.tls.server_name",
+    "slowlog.file",
+    "trace.tls.server_name",
+];
+
+#[test]
+fn a_default_that_depends_is_filled_in_too() {
+    let depends = |property: &Json| {
+        let text = property["description"].as_str().unwrap_or_default();
+        text.contains("Without this key") && property.get("default").is_none()
+    };
+    let mut left_out = Vec::new();
+    for table in tables(&SCHEMA) {
+        for (key, _) in table
+            .keys()
+            .iter()
+            .filter(|(_, property)| depends(property))
+        {
+            let file = table.with(key, &Json::Null);
+            let full = in_force(&text_of(&file)).unwrap().in_full();
+            let is_there = full.lines().any(|line| {
+                line.starts_with(&format!("{key} = ")) || line.contains(&format!(" {key} = "))
+            });
+            if !is_there {
+                left_out.push(format!("{}.{key}", table.name));
+            }
+        }
+    }
+    assert_eq!(left_out, ABSENT);
+}

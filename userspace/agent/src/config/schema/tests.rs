@@ -115,7 +115,14 @@ pub(in crate::config) fn tables(schema: &Value) -> Vec<Table> {
             "rule.limit",
             "/properties/rule/items/properties/limit",
             json!({"connections": 5}),
-            |t| json!({"rule": [{"name": "r", "action": "bypass", "limit": t}]}),
+            |t| {
+                // Of clients on other hosts, who are named.
+                let from = match t["per"] == "address" {
+                    true => &["10.0.0.0/8"][..],
+                    false => &[],
+                };
+                json!({"rule": [{"name": "r", "action": "bypass", "from": from, "limit": t}]})
+            },
         ),
         table(
             "rule.when",

@@ -1,6 +1,7 @@
 //! The package, as an operator has it: installed on a host, started by its unit, upgraded, removed, purged.
 
 mod image;
+mod operating;
 mod other_host;
 mod unit;
 
@@ -150,15 +151,22 @@ impl Application {
 }
 
 fn database(sandbox: &Sandbox) -> Node {
+    sandbox
+        .server(|| Node::start(with_a_table()))
+        .unwrap()
+        .unwrap()
+}
+
+/// Options of a database with a table.
+fn with_a_table() -> NodeOptions {
     let schema = [
         "CREATE KEYSPACE shop WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}",
         "CREATE TABLE shop.orders (id int PRIMARY KEY, v text)",
     ];
-    let options = NodeOptions {
+    NodeOptions {
         schema: schema.map(str::to_owned).to_vec(),
         ..NodeOptions::default()
-    };
-    sandbox.server(|| Node::start(options)).unwrap().unwrap()
+    }
 }
 
 /// The file that the package brings, as an operator edits it: without the marks of comment, and here with the database's

@@ -1,0 +1,381 @@
+//! `underpass-bench other`: the loads of somebody else's generator over every path, in interleaved rounds.
+//!
+//! A generator runs for a turn in each path's cgroup, against the path's address, and ends; what it says is what is kept. Only the
+//! proxy's and the database's CPU time is ours to tell.
+
+use std::{
+    fs::{self, File},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use load::workload::{Database, Variant, Workload};
+use report::schema::{Experiment, Round, Series};
+use sandbox::{Cgroup, run_in};
+
+use super::{
+    Planned, WORKLOADS,
+    awake::Awake,
+    begin,
+    cores::Cores,
+    experiment, how,
+    lines::Lines,
+    plan,
+    shuffle::Shuffle,
+    stage::{Lane, Stage},
+};
+use crate::{
+    account::{Meter, forget_rss_peak, rss_peak_kib},
+    databases::{Databases, Given},
+    interrupt,
+    others::{self, Access, Figures, Other},
+    paths::DIRECT,
+    ways::{Cgroups, Ways},
+};
+
+/// The paths, beside the two directs.
+const PATHS: [&str; 6] = ["bypass", "tap", "enrich", "haproxy", "envoy", "shotover"];
+/// Rounds with which latte's loads end within ten minutes, and YCSB's within a quarter of an hour.
+const ROUNDS: u32 = 6;
+/// The workload whose job stands for a generator's, where paths ask what they are to carry.
+const LIKE: &str = "stress-read";
+/// The time limit beyond the load's own seconds: a JVM starts and connects.
+const AROUND: Duration = Duration::from_secs(30);
+/// The time limit to make and fill tables.
+const PREPARING: Duration = Duration::from_secs(120);
+/// The number of last lines that are shown of a generator that failed.
+const LINES: usize = 20;
+
+/// Options of `other`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The generator: latte or ycsb
+    generator: String,
+    /// The folder with its programs, from the root (`cargo xtask setup --only generators` makes it)
+    #[arg(long, value_name = "FOLDER")]
+    home: PathBuf,
+    #[command(flatten)]
+    given: Given,
+    /// The result file [default: bench/results/GENERATOR.json.gz]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// A peer's binary: its path, or another name on PATH
+    #[arg(long = "peer-bin", value_name = "NAME=PATH")]
+    peer_bins: Vec<String>,
+    /// Interleaved rounds
+    #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// The seconds that each path is loaded in a round [default: 3 by latte, 8 by ycsb]
+    #[arg(long, value_parser = crate::seconds)]
+    seconds: Option<f64>,
+    /// The seed of the order of turns
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let names: Vec<&str> = others::ALL.iter().map(|other| other.name()).collect();
+    let other = others::named(&args.generator).with_context(|| {
+        format!(
+            "no generator is called {}; there are: {}",
+            args.generator,
+            names.join(", ")
+        )
+    })?;
+    // Its programs run in folders of their own.
+    ensure!(
+        args.home.is_absolute() && args.home.is_dir(),
+        "--home {}: give the whole path of a folder; `cargo xtask setup --only generators` makes it",
+        args.home.display()
+    );
+    let paths = PATHS.map(str::to_owned).to_vec();
+    let ways = Ways::find(&paths, &peers::Overrides::parse(&args.peer_bins)?)?;
+    let out = args
+        .out
+        .clone()
+        .unwrap_or_else(|| format!("bench/results/{}.json.gz", other.name()).into());
+    let seconds = args.seconds.unwrap_or_else(|| other.seconds());
+    let as_run = super::Args {
+        only: Vec::new(),
+        given: args.given.clone(),
+        quick: false,
+        out: Some(out.clone()),
+        paths,
+        peer_bins: args.peer_bins.clone(),
+        rounds: Some(args.rounds),
+        seconds: Some(seconds),
+        seed: args.seed,
+        profile: Vec::new(),
+        flames: None,
+    };
+    let mut how = how(&as_run);
+    // A turn is a round: a generator that starts anew each half second would be measured starting.
+    how.timing.turn_seconds = seconds;
+    let mut results = begin(&as_run, how, &ways)?;
+    let began = Instant::now();
+    let databases = Databases::start(Database::Cassandra, 1, Default::default(), &args.given)?;
+    results.versions.extend(databases.version.clone());
+    let awake = Awake::ask();
+    results
+        .machine
+        .circumstances
+        .insert("idle cores".into(), awake.described());
+    let planned = like()?;
+    let bench = Bench {
+        other,
+        args,
+        planned: &planned,
+        databases: &databases,
+        ways: &ways,
+        rounds: how.rounds,
+        seconds,
+    };
+    bench.prepare()?;
+    for (load, title) in other.loads() {
+        results.experiments.push(bench.measured(load, title)?);
+    }
+    results.seconds = began.elapsed().as_secs_f64();
+    results.complete = true;
+    if let Some(folder) = out.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    report::write(&results, &out)?;
+    eprintln!("written: {} ({:.0} s)", out.display(), results.seconds);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An experiment of ours that asks the database what a generator of others does.
+fn like() -> anyhow::Result<Planned> {
+    let workloads = load::workload::read(WORKLOADS.as_ref())?;
+    let mut planned = plan::choose(&workloads, &[LIKE.to_owned()], false)?;
+    planned.retain(|planned| planned.variant.id == LIKE);
+    let mut like = planned.pop().context("no workload")?;
+    like.variant.paths = PATHS.map(str::to_owned).to_vec();
+    Ok(like)
+}
+
+/// The parts that all loads of a generator share.
+struct Bench<'a> {
+    other: &'static dyn Other,
+    args: &'a Args,
+    planned: &'a Planned,
+    databases: &'a Databases,
+    ways: &'a Ways,
+    rounds: u32,
+    seconds: f64,
+}
+
+impl Bench<'_> {
+    fn access(&self, lane: Option<&Lane<'_>>) -> anyhow::Result<Access> {
+        let targets = lane.map_or(&*self.databases.addresses, Lane::targets);
+        let credentials = self.databases.credentials.clone();
+        Ok(Access {
+            target: *targets.first().context("no address")?,
+            credentials: credentials
+                .context("generators of others log in: --user and --password")?,
+        })
+    }
+
+    fn prepare(&self) -> anyhow::Result<()> {
+        let commands = self.other.prepare(&self.args.home, &self.access(None)?);
+        for command in commands {
+            said(command, None, PREPARING).context("the tables cannot be made")?;
+        }
+        Ok(())
+    }
+
+    /// One load over every path.
+    fn measured(&self, load: &str, title: &str) -> anyhow::Result<Experiment> {
+        let Planned {
+            workload, variant, ..
+        } = self.planned;
+        eprintln!("{}-{load}: {title}", self.other.name());
+        let cgroups = Cgroups::new(self.databases.home.as_ref())?;
+        let lines = Lines::new(variant, self.databases, self.ways)?;
+        let mut stage = Stage::set(
+            variant,
+            self.databases,
+            self.ways,
+            &cgroups,
+            &lines,
+            Cores::Shared,
+        )?;
+        let mut all: Vec<Series> = stage.lanes.iter().map(|lane| series(lane.path)).collect();
+        let mut shuffle = Shuffle::new(self.args.seed);
+        // Round 0 warms the database up, and does not count.
+        for number in 0..=self.rounds {
+            let mut line = Vec::new();
+            for at in shuffle.order(stage.lanes.len()) {
+                let Some((lane, series)) = stage.lanes.get_mut(at).zip(all.get_mut(at)) else {
+                    continue;
+                };
+                if !lane.works() {
+                    continue;
+                }
+                interrupt::check()?;
+                match self.round(lane, load) {
+                    Ok(round) => {
+                        line.push(format!(
+                            "{} {:.0} op/s",
+                            lane.path,
+                            round.in_time as f64 / round.seconds
+                        ));
+                        series.rounds.extend((number > 0).then_some(round));
+                    }
+                    Err(error) => {
+                        interrupt::check()?;
+                        eprintln!("  {} failed: {error:#}", lane.path);
+                        lane.fail(&error);
+                    }
+                }
+            }
+            eprintln!("  round {number}/{}: {}", self.rounds, line.join(", "));
+        }
+        stage.verify()?;
+        let mut experiment = self.described(workload, variant, load, title);
+        experiment.left_out.append(&mut stage.left_out);
+        for (lane, series) in stage.lanes.iter().zip(all) {
+            match &lane.failed {
+                Some(why) => drop(
+                    experiment
+                        .left_out
+                        .insert(lane.path.into(), format!("failed: {why}")),
+                ),
+                None => experiment.series.push(series),
+            }
+        }
+        stage.strike()?;
+        ensure!(
+            experiment.direct().is_some(),
+            "{DIRECT}: {}",
+            experiment
+                .left_out
+                .get(DIRECT)
+                .map_or("no figure", String::as_str)
+        );
+        Ok(experiment)
+    }
+
+    fn described(
+        &self,
+        workload: &Workload,
+        variant: &Variant,
+        load: &str,
+        title: &str,
+    ) -> Experiment {
+        let (connections, in_flight) = self.other.shape();
+        Experiment {
+            id: format!("{}-{load}", self.other.name()),
+            workload: self.other.name().into(),
+            title: title.into(),
+            origin: self.other.origin(),
+            published: Vec::new(),
+            client: self.other.name().into(),
+            threads: 1,
+            connections,
+            depth: in_flight / connections,
+            rate: None,
+            ..experiment::describe(workload, variant, Cores::Shared)
+        }
+    }
+
+    /// The generator works on one path, once.
+    fn round(&self, lane: &Lane<'_>, load: &str) -> anyhow::Result<Round> {
+        let folder = tempfile::tempdir()?;
+        let results = folder.path().join("results");
+        let access = self.access(Some(lane))?;
+        let seconds = self.seconds;
+        let command = self
+            .other
+            .command(&self.args.home, load, &access, seconds, &results);
+        forget_rss_peak(&lane.proxy_pids);
+        let mut meters = [
+            Meter::new(lane.proxy_pids.clone()),
+            Meter::new(self.databases.pids.clone()),
+            Meter::of_kernel(),
+        ];
+        meters.iter_mut().for_each(Meter::begin);
+        let said = said(
+            command,
+            lane.cgroup(),
+            Duration::from_secs_f64(seconds) + AROUND,
+        )?;
+        let [proxy, database, kernel] = meters.each_ref().map(Meter::end);
+        let Figures {
+            seconds,
+            ops,
+            errors,
+            latency,
+        } = self.other.figures(&results, &said)?;
+        Ok(Round {
+            seconds,
+            ops,
+            in_time: ops,
+            errors,
+            latency,
+            proxy: proxy.usage(rss_peak_kib(&lane.proxy_pids)?),
+            database: database.usage(rss_peak_kib(&self.databases.pids)?),
+            kernel: Some(kernel.usage(0)),
+            ..Round::default()
+        })
+    }
+}
+
+fn series(path: &str) -> Series {
+    Series {
+        path: path.into(),
+        rounds: Vec::new(),
+        histogram: String::new(),
+        hand_overs: None,
+    }
+}
+
+/// Runs a program to its end in a cgroup. Returns what it said.
+fn said(mut command: Command, cgroup: Option<&Cgroup>, limit: Duration) -> anyhow::Result<String> {
+    let program = PathBuf::from(command.get_program());
+    let program = program.display();
+    let folder = tempfile::tempdir()?;
+    let (out, err) = (folder.path().join("out"), folder.path().join("err"));
+    command
+        .stdin(Stdio::null())
+        .stdout(File::create(&out)?)
+        .stderr(File::create(&err)?)
+        // Its files of results and logs, where it has any.
+        .current_dir(folder.path())
+        .process_group(0);
+    let spawned = run_in(None, cgroup, || command.spawn())?;
+    let mut child = spawned.with_context(|| format!("cannot start {program}"))?;
+    let deadline = Instant::now() + limit;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        let ended = interrupt::check();
+        if ended.is_err() || Instant::now() > deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            ended?;
+            bail!("{program} does not end within {limit:?}");
+        }
+        thread::sleep(interrupt::LOOK_EVERY);
+    };
+    let read =
+        |file: &Path| String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned();
+    if !status.success() {
+        let all = read(&out) + &read(&err);
+        let lines: Vec<&str> = all.lines().collect();
+        let last = lines
+            .get(lines.len().saturating_sub(LINES)..)
+            .unwrap_or_default();
+        bail!(
+            "{program} ended with {status}; it said:\n{}",
+            last.join("\n")
+        );
+    }
+    Ok(read(&out))
+}
