@@ -44,7 +44,7 @@ pub(super) struct DirectionPump {
     pub direction: Direction,
     pub held_back: Vec<u8>,
     written: usize,
-    /// Of `held_back`, the first bytes that were counted when they were posted.
+    /// The number of bytes in front of `held_back` that were counted when they were posted.
     counted: usize,
     /// The bytes before `held_back` that are sent when the worker's turn is over, or were.
     posted: Option<Parcel>,

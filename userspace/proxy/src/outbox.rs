@@ -73,7 +73,7 @@ impl SendRings {
     }
 }
 
-/// What one worker has to send.
+/// The bytes that one worker has to send.
 pub(super) struct Outbox {
     ring: SendRing,
     places: Vec<Place>,
@@ -108,10 +108,10 @@ pub(super) struct Parcel {
     place: usize,
 }
 
-/// What has become of a parcel.
+/// The fate of a parcel.
 #[derive(Debug)]
 pub(super) enum Fate {
-    /// It waits.
+    /// The parcel waits.
     Queued(Parcel),
     Sent,
     /// The socket had no room for these, which are the last ones.
@@ -134,7 +134,10 @@ pub(super) fn post(socket: RawFd, bytes: &[u8], waker: &Waker) -> Option<Parcel>
     let (place, is_full) = OUTBOX.with_borrow_mut(|outbox| {
         let outbox = outbox.as_mut()?;
         let place = outbox.post(socket, bytes, waker);
-        Some((place, outbox.queue.len() >= SendRing::MOST || outbox.is_late()))
+        Some((
+            place,
+            outbox.queue.len() >= SendRing::MOST || outbox.is_late(),
+        ))
     })?;
     if is_full {
         flush();
