@@ -17,7 +17,7 @@ const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 /// Room is given back in so many parts of the ring: producers look at the position for each record, and whenever it has
 /// been written, it is not in their caches any more.
-const PARTS: usize = 16;
+const PARTS: usize = 64;
 
 /// A ring whose data are mapped once. Libraries map them twice in a row, so that a record which goes over the ring's end
 /// lies in one piece; but a process's memory is charged with each page as often as it is mapped, and of 100 ms of copies
