@@ -93,8 +93,11 @@ fn build() -> Command {
         .args(["build", "--workspace", "--example", "instructions"])
         .arg("--config")
         .arg(paths::root().join("bench/micro/counted.toml"))
-        // Notes for the next build would have the compiler optimise in smaller pieces.
-        .env("CARGO_INCREMENTAL", "0");
+        // Notes for the next build would have the compiler optimise in smaller pieces, and lines for backtraces
+        // have it decide otherwise what to inline: both are off for counts, whatever the shell says.
+        .env("CARGO_INCREMENTAL", "0")
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
+        .env("CARGO_PROFILE_DEV_BUILD_OVERRIDE_DEBUG", "0");
     build
 }
 
