@@ -7,12 +7,13 @@ use crate::{
     model::{Column, Table, Text},
     number,
     schema::{Experiment, Run},
+    sequential::Estimate,
     view::AGAIN,
 };
 
 mod verdict;
 
-pub use verdict::{Value, Verdict, again_differs};
+pub use verdict::{Verdict, again_differs};
 
 /// The figure that is held against a bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -342,7 +343,7 @@ pub fn table(run: &Run) -> Table {
     table
 }
 
-fn interval(measure: Measure, value: Value) -> String {
+fn interval(measure: Measure, value: Estimate) -> String {
     match value.is_exact() {
         true => "exact".into(),
         false => format!("{} … {}", measure.text(value.low), measure.text(value.high)),
@@ -368,12 +369,12 @@ pub fn noise(run: &Run) -> Table {
         columns,
     );
     for experiment in &run.experiments {
-        let of = |measure| verdict::measured(measure, experiment, AGAIN).ok();
+        let of = |measure| verdict::again(measure, experiment);
         let (ratio, added) = (of(OP_S), of(ADDED));
-        let figure = |measure: Measure, value: Option<Value>| {
+        let figure = |measure: Measure, value: Option<Estimate>| {
             value.map_or(number::NONE.into(), |v| measure.text(v.figure))
         };
-        let spread = |measure: Measure, value: Option<Value>| {
+        let spread = |measure: Measure, value: Option<Estimate>| {
             value.map_or(number::NONE.into(), |v| interval(measure, v))
         };
         let verdict = match again_differs(experiment) {
