@@ -241,10 +241,11 @@ mod tests {
             check: true,
         };
         let run = report::read(&args.folder.join(FULL)).unwrap();
-        for (file, _) in stale(&args, &run).unwrap() {
-            panic!("{}: run `cargo xtask bench report`", file.display());
-        }
-        assert_eq!(orphans(&args, &run).unwrap(), Vec::<PathBuf>::new());
+        let stale = stale(&args, &run).unwrap();
+        let stale: Vec<PathBuf> = stale.into_iter().map(|(file, _)| file).collect();
+        let none = Vec::<PathBuf>::new();
+        assert_eq!(stale, none, "run `cargo xtask bench report`");
+        assert_eq!(orphans(&args, &run).unwrap(), none);
         let pictures = run.profiles.iter().filter_map(|p| p.flame_graph.as_ref());
         for picture in pictures {
             assert!(root.join(picture).is_file(), "{picture}");

@@ -1,6 +1,7 @@
 //! The search for a peer's binary and its version.
 
 use std::{
+    collections::BTreeMap,
     env,
     ffi::OsStr,
     io::Read,
@@ -10,8 +11,6 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-
-use crate::peer_bin::Overrides;
 
 /// Pause between two looks at a process that is awaited.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -36,6 +35,18 @@ pub struct Binary {
     pub version_after: &'static str,
     /// The source of the binary, for the message when it is not there.
     pub from: &'static str,
+}
+
+/// Binaries that are named on the command line, by peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides(pub(crate) BTreeMap<String, PathBuf>);
+
+impl Overrides {
+    /// The binary that was named for this peer.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Path> {
+        self.0.get(name).map(PathBuf::as_path)
+    }
 }
 
 /// A binary that is there.

@@ -15,9 +15,9 @@ mod running;
 mod shotover;
 mod watchdog;
 
-pub use find::{Absent, Binary, Found};
+pub use find::{Absent, Binary, Found, Overrides};
 pub use peer::{Launch, Peer, Setup};
-pub use peer_bin::{BadOverride, Overrides};
+pub use peer_bin::BadOverride;
 pub use running::Running;
 
 /// All of them, in the order in which they are listed.

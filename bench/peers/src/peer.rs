@@ -9,8 +9,7 @@ use std::{
 use anyhow::ensure;
 
 use crate::{
-    find::{self, Absent, Binary, Found},
-    peer_bin::Overrides,
+    find::{self, Absent, Binary, Found, Overrides},
     running::{self, Running},
 };
 

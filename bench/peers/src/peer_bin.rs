@@ -1,15 +1,8 @@
 //! The option `--peer-bin NAME=PATH`, parsed.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
 
-use crate::all;
-
-/// Binaries that are named on the command line, by peer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Overrides(BTreeMap<String, PathBuf>);
+use crate::{all, find::Overrides};
 
 /// A `--peer-bin` that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,16 +49,12 @@ impl Overrides {
         }
         Ok(Self(paths))
     }
-
-    /// The binary that was named for this peer.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<&Path> {
-        self.0.get(name).map(PathBuf::as_path)
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]

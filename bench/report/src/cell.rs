@@ -47,7 +47,7 @@ pub fn throughput(experiment: Option<&Experiment>, path: &str) -> Text {
     })
 }
 
-/// As [`throughput()`], without the spread.
+/// Operations in a second as of [`throughput()`], without the spread.
 pub fn brief_throughput(experiment: Option<&Experiment>, path: &str) -> Text {
     beside_direct(experiment, path, op_s, |experiment, series| {
         Text::brief(experiment.ratio(series, Metric::OpS), times)

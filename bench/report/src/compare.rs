@@ -76,7 +76,7 @@ pub struct Comparison {
     pub judged: usize,
     /// The moves of our paths, then those of others, in the order of the second run's tables.
     pub moves: Vec<Move>,
-    /// Whatever else a reader has to know.
+    /// The notes of everything else that a reader has to know.
     pub notes: Vec<(Note, String)>,
 }
 

@@ -31,7 +31,7 @@ pub const HOST: Scene = Scene {
     further: &[],
 };
 
-/// As [`HOST`], and by a driver on a real Cassandra.
+/// Client and database on one host, and by a driver on a real Cassandra.
 pub const ALL: Scene = Scene {
     caption: "Paths: over raw sockets on the embedded node, and by a driver on Cassandra",
     further: &[

@@ -42,7 +42,7 @@ fn shape(run: &mut Run, experiment: &str, path: &str, change: impl Fn(usize, &mu
     }
 }
 
-/// What a page says from this heading on.
+/// The part of a page from this heading on.
 fn from<'a>(page: &'a str, heading: &str) -> &'a str {
     let at = page
         .find(heading)

@@ -96,7 +96,7 @@ pub fn listener(address: SocketAddr) -> Option<u32> {
     is_local.then_some(pid)
 }
 
-/// What `ss` says of the TCP sockets of this network namespace, a line each.
+/// The output of `ss` on the TCP sockets of this network namespace, a line each.
 fn ss(args: &[&str]) -> anyhow::Result<String> {
     let output = Command::new("ss")
         .args(["--tcp", "--no-header", "--numeric"])

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 /// The keyspace in which the applications work.
 pub const KEYSPACE: &str = "underpass_demo";
-/// What an operator should not do.
+/// The statement that an operator should not execute.
 pub const TRUNCATE: &str = "TRUNCATE underpass_demo.orders";
 
 /// The database, and the requests that applications make of it.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::schema::{Experiment, Run, Series};
 
-/// What differs between two runs by its nature: the code under test, the command line and its seed.
+/// The circumstances that differ by their nature: the code under test, the command line and its seed.
 const MAY_DIFFER: [&str; 3] = ["/versions/underpass", "/settings/command", "/settings/seed"];
 
 /// The differences of machine, settings and versions, a line each.
