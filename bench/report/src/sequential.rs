@@ -17,6 +17,8 @@ pub const MOST_ROUNDS: usize = 120;
 pub const LEAST_ROUNDS: usize = 10;
 /// Rounds after which it is looked whether a bound is decided; each look has about 1.4 times as many as the one before.
 pub const LOOKS: [usize; 8] = [LEAST_ROUNDS, 14, 20, 28, 40, 56, 80, MOST_ROUNDS];
+/// Rounds on Cassandra are longer by this factor: its memtables, garbage and compiler come in between.
+pub const CASSANDRA_FACTOR: f64 = 2.0;
 /// The chance that a bar's interval leaves the truth out in any of the looks.
 pub const ERROR: f64 = 0.05;
 /// Half of an interval's width below which the estimate decides: of a ratio.

@@ -98,7 +98,7 @@ impl Lookout {
     /// Returns what keeps the worker from sleeping, if it is to look.
     fn about_to_sleep(&mut self) -> Option<Waker> {
         let now = Instant::now();
-        let is_wanted = || self.contention.is_wanted(now);
+        let is_wanted = || self.contention.ask(now);
         let outcome = self.waits.next(now, TURNS.get(), is_wanted);
         if let Some(outcome) = outcome {
             let counter = match outcome {
@@ -221,7 +221,8 @@ impl<W: Waited> Contention<W> {
         }
     }
 
-    fn is_wanted(&mut self, now: Instant) -> bool {
+    /// Returns whether they do; the kernel is asked if it was not lately.
+    fn ask(&mut self, now: Instant) -> bool {
         if now < self.not_before {
             return true;
         }
@@ -333,9 +334,9 @@ mod tests {
         for _ in 0..8 {
             now += ASK_EVERY;
             told.0.set(told.0.get() + Duration::from_secs(1));
-            assert!(contention.is_wanted(now));
+            assert!(contention.ask(now));
             let since = now;
-            while contention.is_wanted(now) {
+            while contention.ask(now) {
                 now += ASK_EVERY / 2;
                 assert!(now - since <= LONGEST_PAUSE + ASK_EVERY);
             }
@@ -346,9 +347,9 @@ mod tests {
         assert_eq!(pauses.last(), Some(&LONGEST_PAUSE));
         // Two times in a row nobody wanted it.
         now += ASK_EVERY;
-        assert!(!contention.is_wanted(now));
+        assert!(!contention.ask(now));
         now += ASK_EVERY;
-        assert!(!contention.is_wanted(now));
+        assert!(!contention.ask(now));
         assert_eq!(contention.pause, SHORTEST_PAUSE);
     }
 

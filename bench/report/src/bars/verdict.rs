@@ -116,7 +116,7 @@ fn measured(measure: Measure, experiment: &Experiment, path: &str) -> Result<Est
     estimate.ok_or_else(|| format!("rounds: {rounds}, of the {least} it takes"))
 }
 
-/// What a path is held against, round by round: the mean of both directs, which scatters less than one of them; the first alone
+/// The reference of a path, round by round: the mean of both directs, which scatters less than one of them; the first alone
 /// for the second, and where there is no second. Of ratios it is the geometric mean.
 struct Directs<'a> {
     first: &'a Series,
