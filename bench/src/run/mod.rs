@@ -233,6 +233,9 @@ impl Measurement {
 
     /// Does the experiments that the results do not have yet. What was measured is written, whatever happens.
     fn carry_out(&self, planned: &[Planned], mut results: Run) -> anyhow::Result<Run> {
+        if let Some(folder) = self.out.parent() {
+            fs::create_dir_all(folder)?;
+        }
         let awake = Awake::ask();
         let circumstances = &mut results.machine.circumstances;
         circumstances.insert("idle cores".into(), awake.described());
@@ -327,7 +330,7 @@ impl Measurement {
             }
             results.experiments.push(outcome.experiment);
             // A run that is killed leaves what it has.
-            self.keep(results)?;
+            report::write(results, &self.unfinished())?;
         }
         let variants = planned.iter().map(|planned| &planned.variant);
         for variant in variants.filter(|variant| programs::is_counted(&variant.id)) {
