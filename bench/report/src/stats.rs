@@ -64,27 +64,6 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     quantile(values, 0.5)
 }
 
-/// The mean; None where no value is a number.
-pub fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let (mut sum, mut count) = (0.0, 0.0);
-    for value in values.into_iter().filter(|v| v.is_finite()) {
-        sum += value;
-        count += 1.0;
-    }
-    (count > 0.0).then(|| sum / count).filter(|m| m.is_finite())
-}
-
-/// The standard deviation of a sample; None of fewer than two values.
-pub fn standard_deviation(values: &[f64]) -> Option<f64> {
-    let finite: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
-    let mean = mean(finite.iter().copied())?;
-    if finite.len() < 2 {
-        return None;
-    }
-    let squares: f64 = finite.iter().map(|v| (v - mean).powi(2)).sum();
-    Some((squares / (finite.len() - 1) as f64).sqrt()).filter(|d| d.is_finite())
-}
-
 /// Values of rounds: their median, and the spread around it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
@@ -183,8 +162,6 @@ mod tests {
         assert_eq!(median([]), None);
         assert_eq!(quantile([1.0, 2.0, 3.0, 4.0, 5.0], 0.25), Some(2.0));
         assert_eq!(quantile([0.0, 10.0], 0.9), Some(9.0));
-        assert_eq!(standard_deviation(&[2.0, 4.0, 6.0]), Some(2.0));
-        assert_eq!(standard_deviation(&[2.0]), None);
     }
 
     #[test]
