@@ -24,10 +24,15 @@ const PROGRAMS: [&str; 4] = ["underpass", "integrity", "cql-node", "examples/dri
 
 /// Makes the system anew in `folder`, for a processor; each engine is to carry `bytes`. Returns its archive.
 pub fn make(folder: &Path, processor: Processor, bytes: &str) -> Result<PathBuf> {
-    processor.build(&["-p", "underpass-sandbox", "--example", "driver"])?;
-    let own = ["underpass", "underpass-integrity", "underpass-cql-node"];
-    let own: Vec<&str> = own.into_iter().flat_map(|name| ["-p", name]).collect();
-    let built = processor.build(&own)?;
+    let own = [
+        "underpass",
+        "underpass-integrity",
+        "underpass-cql-node",
+        "underpass-sandbox",
+    ];
+    let own = own.into_iter().flat_map(|name| ["-p", name]);
+    let what: Vec<&str> = own.chain(["--bins", "--example", "driver"]).collect();
+    let built = processor.build(&what)?;
     let root = folder.join("guest");
     if root.exists() {
         fs::remove_dir_all(&root)?;

@@ -12,6 +12,7 @@ use super::{
     table,
     whereabouts::{Admin, AdminArg},
 };
+use crate::cli::values;
 
 /// Flows of one process, or to one address, that are explained. Further ones are probably like them.
 const MAX_EXPLAINED: usize = 16;
@@ -21,13 +22,13 @@ const MAX_EXPLAINED: usize = 16;
 #[command(group = clap::ArgGroup::new("which").args(["flow", "pid", "to"]).multiple(true).required(true))]
 pub struct ExplainArgs {
     /// Number of the flow, as `flows` lists it
-    #[arg(value_name = "FLOW", conflicts_with_all = ["pid", "to"])]
+    #[arg(value_name = "FLOW", value_parser = values::flow, conflicts_with_all = ["pid", "to"])]
     flow: Option<String>,
     /// Explain the flows of this process
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = values::pid)]
     pid: Option<u32>,
     /// Explain the flows to this address. With --pid: what a new connection of that process would meet there
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = values::address)]
     to: Option<SocketAddr>,
     /// Print JSON
     #[arg(long)]

@@ -13,6 +13,7 @@ use nix::pty::{Winsize, openpty};
 use sandbox::Agent;
 
 use super::*;
+use crate::common::operating;
 
 const SIZE: Winsize = Winsize {
     ws_row: 40,
@@ -73,6 +74,14 @@ impl Terminal {
         self.screen.lock().unwrap().screen().contents()
     }
 
+    /// The lines of the screen that are not empty, of the application `web`.
+    fn drawn(&self, process: &str) -> String {
+        let text = self.text().replace(process, "web");
+        let lines = text.lines().map(str::trim_end);
+        let lines = lines.filter(|line| !line.is_empty());
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
     fn shows(&self, text: &str) {
         let begun = std::time::Instant::now();
         while !self.text().contains(text) {
@@ -121,10 +130,12 @@ fn who_asks_what_is_on_the_screen_and_can_be_marked() {
         terminal.press("/delete\r");
         terminal.shows("filter: delete");
         terminal.shows(delete);
+        let mut drawn = vec![terminal.drawn(&process)];
         assert!(!terminal.text().contains(select), "{}", terminal.text());
         terminal.press("\r");
         terminal.shows(&format!("asked by   {process}"));
         terminal.shows("path       tap");
+        drawn.push(terminal.drawn(&process));
         // Any key closes it; another question is answered with no.
         terminal.press("x");
         terminal.press("mo");
@@ -133,6 +144,8 @@ fn who_asks_what_is_on_the_screen_and_can_be_marked() {
         terminal.shows("nothing was marked");
         terminal.press("mo");
         terminal.shows("New connections are counted, and not decoded");
+        drawn.push(terminal.drawn(&process));
+        operating::holds("In a terminal", &drawn);
         terminal.press("y");
         terminal.shows("`underpass unmark");
         let marks = Command::new(common::BINARY)
