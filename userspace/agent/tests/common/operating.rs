@@ -69,8 +69,9 @@ impl Block {
         let fenced = |text: &str| format!("```{}\n{text}```", self.kind);
         let before = fs::read_to_string(page()).unwrap();
         let said = format!("{}\n", said.trim_end_matches('\n'));
-        let now = before.replacen(&fenced(&self.text), &fenced(&said), 1);
-        fs::write(page(), now).unwrap();
+        let at = before.find(&format!("## {}\n", self.section)).unwrap();
+        let now = before[at..].replacen(&fenced(&self.text), &fenced(&said), 1);
+        fs::write(page(), format!("{}{now}", &before[..at])).unwrap();
     }
 }
 

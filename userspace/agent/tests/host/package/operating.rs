@@ -100,6 +100,7 @@ impl Shell {
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::null())
             .process_group(0);
         let mut process = host.sandbox.server(|| command.spawn()).unwrap().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
