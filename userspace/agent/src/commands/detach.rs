@@ -2,7 +2,9 @@
 
 use std::{path::Path, process::ExitCode};
 
+use anyhow::ensure;
 use dataplane::DEFAULT_PINS;
+use nix::unistd::geteuid;
 use proxy::keeper;
 use tokio::runtime;
 
@@ -12,12 +14,14 @@ use crate::config::DEFAULT_FILE;
 /// Removes what an agent left, at the places that its policy file names unless others are said.
 ///
 /// # Errors
-/// An agent runs, the pins cannot be removed, or the policy file that is named cannot be read.
+/// This is not root, an agent runs, the pins cannot be removed, or the policy file that is named cannot be read.
 pub fn run(
     config: Option<&Path>,
     pins: Option<&Path>,
     control: &ControlArg,
 ) -> anyhow::Result<ExitCode> {
+    // Whoever else asks does not see what is pinned.
+    ensure!(geteuid().is_root(), "removing pins needs root: run as root");
     // What a mistyped file does not name is not taken for the usual.
     if let Some(config) = config {
         must_be_read(config)?;

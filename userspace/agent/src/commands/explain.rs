@@ -181,11 +181,14 @@ fn session(of: &Value) -> String {
     let unknown = session.get("unknown").and_then(Value::as_array);
     let unknown = unknown.into_iter().flatten().filter_map(Value::as_str);
     let unknown: Vec<&str> = unknown.collect();
-    let mut text = format!("  session: {}", known.join(", "));
-    if !unknown.is_empty() {
-        text.push_str(&format!("; not known: {}", unknown.join(", ")));
+    let mut parts = Vec::new();
+    if !known.is_empty() {
+        parts.push(known.join(", "));
     }
-    text + "\n"
+    if !unknown.is_empty() {
+        parts.push(format!("not known: {}", unknown.join(", ")));
+    }
+    format!("  session: {}\n", parts.join("; "))
 }
 
 fn row(rule: &Value) -> Vec<String> {
