@@ -135,7 +135,8 @@ impl Browser {
         let page = self
             .evaluate("document.body.innerText")
             .replace(process, "web");
-        let page = page.replace(own.trim(), "db1").replace('\t', "  ");
+        let own = format!(" on {}", own.trim());
+        let page = page.replace(&own, " on db1").replace('\t', "  ");
         let lines = page
             .lines()
             .map(str::trim_end)
