@@ -304,7 +304,7 @@ mod tests {
                 "keys = \"/k\"\nkms = \"http://127.0.0.1:1/\"",
                 "one of `keys` and `kms`",
             ),
-            ("keys = \"k\"", "keys: expected the absolute path"),
+            ("keys = \"k\"", "keys: expected an absolute path"),
             ("keys = \"/k\"\nrefresh = \"1s\"", "are for a `kms`"),
             ("kms = \"https://127.0.0.1:1/\"", "kms: expected `http"),
             ("kms = \"http://10.0.0.1:8200/\"", "loopback"),
