@@ -7,12 +7,13 @@ use crate::{
     metric::{Metric, Process},
     number::{self, NONE},
     schema::{Experiment, Run},
+    sequential::Estimate,
     view::AGAIN,
 };
 
 mod verdict;
 
-pub use verdict::{Value, Verdict, again_differs};
+pub use verdict::{Verdict, again_differs};
 
 /// The figure that is held against a bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -267,7 +268,7 @@ pub fn table(page: &mut Page, run: &Run) {
         (bar, value, verdict)
     });
     let table = Table::of_rows()
-        .words("path", |(bar, ..): &(&Bar, Option<Value>, Text)| {
+        .words("path", |(bar, ..): &(&Bar, Option<Estimate>, Text)| {
             Text::from(bar.path)
         })
         .words("must hold", |(bar, ..)| bar.text())
@@ -281,11 +282,11 @@ pub fn table(page: &mut Page, run: &Run) {
     page.table(caption, &table, rows);
 }
 
-fn figure(measure: Measure, value: Option<Value>) -> String {
+fn figure(measure: Measure, value: Option<Estimate>) -> String {
     value.map_or_else(|| NONE.into(), |value| measure.text(value.figure))
 }
 
-fn interval(measure: Measure, value: Option<Value>) -> String {
+fn interval(measure: Measure, value: Option<Estimate>) -> String {
     match value {
         None => NONE.into(),
         Some(value) if value.is_exact() => "exact".into(),
@@ -293,16 +294,13 @@ fn interval(measure: Measure, value: Option<Value>) -> String {
     }
 }
 
-fn rounds(value: Option<Value>) -> String {
+fn rounds(value: Option<Estimate>) -> String {
     value.map_or_else(|| NONE.into(), |value| value.rounds.to_string())
 }
 
 /// Adds the noise floor: what two directs of one experiment differ by.
 pub fn noise(page: &mut Page, run: &Run) {
-    let of = |experiment: &Experiment, measure| {
-        let measured = verdict::measured(measure, experiment, AGAIN);
-        measured.ok()
-    };
+    let of = |experiment: &Experiment, measure| verdict::again(measure, experiment);
     let mut table =
         Table::of_rows().words("experiment", |e: &&Experiment| Text::new().code(&*e.id));
     for (name, measure) in [("op/s, ÷ direct", OP_S), ("p50, − direct", ADDED)] {

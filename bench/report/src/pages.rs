@@ -234,16 +234,18 @@ pub fn bars(run: Option<&Run>) -> String {
         "For people who change the code: a bar is a bound that must hold on a machine of any \
          speed, because it compares paths of the same rounds. `cargo xtask bench bars` measures them, and this page is \
          rendered from its result file.\n\n\
-         - **met**, **missed**: the median's whole interval is on one side of the bound, or the interval is narrower than \
-         ±{ratio} % (±{us} µs) and the median decides.\n\
+         - **met**, **missed**: its whole interval is on one side of the bound, or the interval is narrower than \
+         ±{ratio} % (±{us} µs) and the estimate decides.\n\
          - **undecided**: after {most} rounds the bound is still within the interval: a failure of the measurement, whose cause \
          is said.\n\
          - **not measured**: there is no figure, for the reason given.\n\n\
-         It is looked {looks} times, after fixed numbers of rounds; the sign test's interval of each look has a chance of \
-         {error} % ÷ {looks} of leaving the true median out, so that stopping early costs nothing.",
+         A figure is Hodges' and Lehmann's estimate of its rounds, each held against both directs of the same round, and the \
+         interval Wilcoxon's (signed ranks). It is looked {looks} times, after fixed numbers of rounds, which share a chance \
+         of {error} % of leaving the truth out (the last look has half of it): stopping early costs nothing. Rounds on Cassandra are {factor} times as long.",
         ratio = NARROW_RATIO * 100.0,
         us = NARROW_US,
         most = sequential::MOST_ROUNDS,
+        factor = sequential::CASSANDRA_FACTOR,
         looks = LOOKS.len(),
         error = ERROR * 100.0,
     ));

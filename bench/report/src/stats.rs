@@ -101,27 +101,10 @@ pub struct Spread {
 impl Spread {
     /// None where no value is a number.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        Self::without(values, |rounds| Some(outside(rounds)))
-    }
-
-    /// The narrowest interval that leaves the median out with at most this chance; None: there are too few values for one.
-    pub fn at_level(values: impl IntoIterator<Item = f64>, chance: f64) -> Option<Self> {
-        let outside = |rounds| {
-            let most = (0..rounds / 2).take_while(|n| chance_of_leaving_out(rounds, *n) <= chance);
-            most.last()
-        };
-        Self::without(values, outside)
-    }
-
-    /// The spread without so many values at each end, by how many there are.
-    fn without(
-        values: impl IntoIterator<Item = f64>,
-        outside: impl Fn(usize) -> Option<usize>,
-    ) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
         let rounds = sorted.len();
-        let outside = outside(rounds)?;
+        let outside = outside(rounds);
         Some(Self {
             median: median(sorted.iter().copied())?,
             low: *sorted.get(outside)?,

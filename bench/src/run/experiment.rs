@@ -51,6 +51,16 @@ pub struct How {
     pub seed: u64,
 }
 
+impl How {
+    /// The way for an experiment on this database.
+    pub fn under(mut self, database: load::workload::Database) -> Self {
+        if self.decides && database == load::workload::Database::Cassandra {
+            self.timing.seconds *= sequential::CASSANDRA_FACTOR;
+        }
+        self
+    }
+}
+
 /// The set-up of an experiment.
 #[derive(Clone, Copy)]
 pub struct Setting<'a> {

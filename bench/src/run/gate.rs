@@ -16,7 +16,7 @@ use report::{
     gate::{Better, COMPARISONS, Found, LOOKS, Verdict, judge},
     metric::Metric,
     number,
-    stats::Spread,
+    sequential::Estimate,
 };
 use sandbox::Cgroup;
 
@@ -106,15 +106,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn line(comparison: &Comparison, found: &Found) -> String {
-    let Spread {
-        median,
+    let Estimate {
+        figure,
         low,
         high,
         rounds,
     } = found.ratio;
-    let [median, low, high] = [median, low, high].map(number::ratio);
+    let [figure, low, high] = [figure, low, high].map(number::ratio);
     format!(
-        "{path} under {experiment}: {metric} {median} × the base's ({low} … {high}, {rounds} rounds): {verdict}",
+        "{path} under {experiment}: {metric} {figure} × the base's ({low} … {high}, {rounds} rounds): {verdict}",
         path = comparison.path,
         experiment = comparison.experiment,
         metric = comparison.metric.name(),

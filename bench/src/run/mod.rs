@@ -270,12 +270,13 @@ impl Measurement {
     /// Every experiment. One that fails is noted; a signal ends them all.
     fn all(&self, planned: &[Planned], results: &mut Run) -> anyhow::Result<()> {
         let estimate = |planned: &Planned| {
+            let how = self.how.under(planned.variant.database);
             // With the two directs; a variant that names no path compares all.
             let compared = match planned.variant.paths.len() {
                 0 => self.ways.count(),
                 named => named + 2,
             };
-            planned.estimate(self.how, compared)
+            planned.estimate(how, compared)
         };
         let estimates: Vec<Duration> = planned.iter().map(estimate).collect();
         let mut progress = Progress::new(&estimates);
@@ -298,7 +299,7 @@ impl Measurement {
                 }
             };
             results.versions.extend(databases.version.clone());
-            let mut how = self.how;
+            let mut how = self.how.under(variant.database);
             if is_cold && variant.database == Database::Cassandra {
                 how.warm_up_seconds *= COLD_FACTOR;
                 is_cold = false;

@@ -30,6 +30,7 @@
 
 mod admission;
 mod adopt;
+mod busy_poll;
 mod caller;
 mod canary;
 mod choice;
@@ -86,8 +87,9 @@ pub use resume::CarriedOn;
 pub(crate) use resume::carry_on;
 use tokio::sync::mpsc;
 pub use unsettled::Unsettled;
+pub use workers::WorkerOptions;
 
-/// Runs until the ring of held SYNs fails. Dropped, it stops taking flows in. There are as many workers as `rings` are for.
+/// Runs until the ring of held SYNs fails. Dropped, it stops taking flows in.
 ///
 /// # Errors
 /// Workers cannot be started, or the ring cannot be read.
@@ -96,8 +98,8 @@ pub async fn run(
     entrances: IncomingListeners,
     holds: Holds,
     adopted: mpsc::UnboundedReceiver<Adopted>,
-    rings: SendRings,
+    options: WorkerOptions,
 ) -> anyhow::Result<()> {
-    let workers = workers::Workers::start(rings)?;
+    let workers = workers::Workers::start(options, &shared.metrics.busy_polls)?;
     intake::run(shared, entrances, holds, adopted, workers).await
 }

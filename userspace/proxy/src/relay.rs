@@ -20,7 +20,7 @@ use telemetry::Metrics;
 use tokio::{io::Interest, net::TcpStream};
 
 use super::{
-    close,
+    busy_poll, close,
     context::ProxyContext,
     decode::Decoder,
     direction_pump::{CHUNK, DirectionPump, State, Stop},
@@ -208,6 +208,7 @@ impl Relay {
         database: &TcpStream,
         ride: &mut KernelCarry,
     ) -> Poll<Pause> {
+        busy_poll::turn();
         outbox::flush_late();
         if self.up.flow.commands.is_full() {
             return Poll::Ready(Pause::Letter);

@@ -129,7 +129,7 @@ struct Serving {
     available: PathsAvailable,
     shared: Arc<ProxyContext>,
     taken: Taken,
-    rings: proxy::SendRings,
+    workers: proxy::WorkerOptions,
     splicing: Splicing,
 }
 
@@ -208,7 +208,7 @@ impl Serving {
         };
         let shown = doors.admin.shown();
         let (cgroup, rules) = (early.options.cgroup, file_policy.rules.len());
-        let (workers, splicing) = (config.workers, config.splice);
+        let (workers, busy_poll, splicing) = (config.workers, config.busy_poll, config.splice);
         let (control_path, admin_hosts) = (config.control.clone(), config.admin_hosts.clone());
         let heard = Heard {
             log: log.clone(),
@@ -255,7 +255,7 @@ impl Serving {
             available: early.available,
             shared,
             taken,
-            rings,
+            workers: proxy::WorkerOptions { rings, busy_poll },
             splicing,
         })
     }
@@ -321,7 +321,7 @@ impl Serving {
         let mut told = (self.signals.terminate, self.signals.interrupt);
         tokio::select! {
             signal = told_to_stop(&mut told, shared, &self.attached, &ready) => signal,
-            ended = proxy::run(shared.clone(), entrances, holds, adopted, self.rings) => {
+            ended = proxy::run(shared.clone(), entrances, holds, adopted, self.workers) => {
                 Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("the proxy ended")))
             }
             () = admin::serve(self.listeners, &self.admin_hosts, self.admin) => {

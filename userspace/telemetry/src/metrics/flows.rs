@@ -121,6 +121,40 @@ impl SendMetrics {
     }
 }
 
+/// Waits of the agent's workers that they spend looking for what comes, instead of sleeping.
+#[derive(Clone, Debug)]
+pub struct BusyPollMetrics {
+    /// Waits that ended because something came.
+    pub came: IntCounter,
+    /// Waits in which nothing came for as long as a worker looks.
+    pub in_vain: IntCounter,
+    /// Waits that were slept, because others want the processor.
+    pub wanted: IntCounter,
+}
+
+impl BusyPollMetrics {
+    /// Registers them.
+    ///
+    /// # Errors
+    /// They are registered already.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let outcomes = ["came", "in_vain", "wanted"];
+        let waits = counters(
+            registry,
+            "underpass_busy_polls_total",
+            "Short waits of workers (agent.busy_poll): something came while they looked, or nothing, or they slept because others want the processor.",
+            "outcome",
+            &outcomes,
+        )?;
+        let [came, in_vain, wanted] = outcomes.map(|outcome| waits.with_label_values(&[outcome]));
+        Ok(Self {
+            came,
+            in_vain,
+            wanted,
+        })
+    }
+}
+
 /// Connections on their way to becoming flows, and what goes wrong before they are.
 #[derive(Clone, Debug)]
 pub struct IntakeMetrics {
