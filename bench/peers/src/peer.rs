@@ -69,7 +69,7 @@ impl Peer {
     /// Starts it, and waits until every front accepts connections.
     ///
     /// # Errors
-    /// It does not start; with the last that it said.
+    /// The peer does not start; the error has the last that it said.
     pub fn start(&self, found: &Found, setup: &Setup) -> anyhow::Result<Running> {
         let name = self.name;
         ensure!(!setup.backends.is_empty(), "{name}: no backend is given");

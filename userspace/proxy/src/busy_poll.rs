@@ -231,10 +231,11 @@ impl<W: Waited> Contention<W> {
         if elapsed < ASK_EVERY {
             return false;
         }
-        // Where the kernel does not tell, nobody knows.
-        let total = self.waited.total().unwrap_or(Duration::MAX);
-        self.asked = (now, total);
-        let is_wanted = total.saturating_sub(before).saturating_mul(WANTED) > elapsed;
+        let total = self.waited.total().ok();
+        self.asked = (now, total.unwrap_or(before));
+        // Where the kernel does not tell, the worker sleeps.
+        let is_wanted =
+            total.is_none_or(|total| total.saturating_sub(before).saturating_mul(WANTED) > elapsed);
         if is_wanted {
             self.not_before = now + self.pause;
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
@@ -322,6 +323,24 @@ mod tests {
     impl Waited for &Told {
         fn total(&self) -> io::Result<Duration> {
             Ok(self.0.get())
+        }
+    }
+
+    struct Silent;
+
+    impl Waited for Silent {
+        fn total(&self) -> io::Result<Duration> {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+    }
+
+    #[test]
+    fn a_worker_sleeps_while_the_kernel_does_not_tell() {
+        let mut now = Instant::now();
+        let mut contention = Contention::new(Silent, Duration::ZERO, now);
+        for _ in 0..5 {
+            now = contention.not_before + ASK_EVERY;
+            assert!(contention.ask(now));
         }
     }
 
