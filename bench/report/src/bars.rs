@@ -62,7 +62,7 @@ const ONE: &str = "node-raw-nonblocking-1";
 const MANY: &str = "node-raw-nonblocking-32";
 const READS: &str = "stress-read-raw";
 const WRITES: &str = "stress-write-raw";
-/// The same by sockets that do not block, as those of drivers: others' legs are not short.
+/// Reads by sockets that do not block, as those of drivers: others' legs are not short.
 const DRIVERS_READS: &str = "stress-read-raw-nonblocking";
 const DRIVERS_WRITES: &str = "stress-write-raw-nonblocking";
 const CROWD: &str = "crowd";

@@ -65,12 +65,10 @@ pub fn brief_added(experiment: Option<&Experiment>, path: &str, metric: Metric) 
     added_as(experiment, path, metric, Text::brief)
 }
 
-fn added_as(
-    experiment: Option<&Experiment>,
-    path: &str,
-    metric: Metric,
-    text: fn(Option<Difference>, fn(f64) -> String) -> Text,
-) -> Text {
+/// A way to show a difference: with its spread, or without.
+type Shown = fn(Option<Difference>, fn(f64) -> String) -> Text;
+
+fn added_as(experiment: Option<&Experiment>, path: &str, metric: Metric, text: Shown) -> Text {
     let own = |direct: &Series| number::or_none(direct.median(metric), number::short);
     beside_direct(
         experiment,

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 /// A request that waits for less goes on at once.
 const SLACK_NS: u64 = 4_000_000;
 
-/// What rounding to whole ns may come to.
+/// The most that rounding to whole ns comes to.
 const ROUNDED_NS: u64 = 1_000;
 
 /// No request waits for longer.
