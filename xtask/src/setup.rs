@@ -63,7 +63,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 37] = [
+const NEEDS: [Need; 41] = [
     Need {
         part: Part::Build,
         package: "clang-19",
@@ -84,6 +84,31 @@ const NEEDS: [Need; 37] = [
         part: Part::Build,
         package: "make",
         is_met: || find_program("make").is_some(),
+    },
+    // Messages of etcd are made of their descriptions.
+    Need {
+        part: Part::Build,
+        package: "protobuf-compiler",
+        is_met: || env::var_os("PROTOC").is_some() || find_program("protoc").is_some(),
+    },
+    Need {
+        part: Part::Build,
+        package: "libprotobuf-dev",
+        is_met: || {
+            let described = "/usr/include/google/protobuf/descriptor.proto";
+            env::var_os("PROTOC").is_some() || Path::new(described).exists()
+        },
+    },
+    // A fleet's policy is tested with a real cluster.
+    Need {
+        part: Part::Build,
+        package: "etcd-server",
+        is_met: || find_program("etcd").is_some(),
+    },
+    Need {
+        part: Part::Build,
+        package: "etcd-client",
+        is_met: || find_program("etcdctl").is_some(),
     },
     Need {
         part: Part::Build,
@@ -255,7 +280,13 @@ const NEEDS: [Need; 37] = [
 ];
 
 /// Packages that Debian makes services of, which start when the machine does.
-const SERVERS: [&str; 4] = ["haproxy", "nginx", "prometheus", "redis-server"];
+const SERVERS: [&str; 5] = [
+    "etcd-server",
+    "haproxy",
+    "nginx",
+    "prometheus",
+    "redis-server",
+];
 
 /// The command.
 pub fn run(args: &Args) -> Result<()> {

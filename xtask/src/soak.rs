@@ -83,6 +83,12 @@ const SOAKS: &[Soak] = &[
         round: Some("64"),
     },
     Soak {
+        program: "etcd",
+        tests: &["two_hundred_hosts_follow_a_thousand_rules_within_two_seconds"],
+        load: ("UNDERPASS_FOLLOWERS", "1000"),
+        round: None,
+    },
+    Soak {
         program: "drivers",
         tests: &["differential::answers_are_those_without_the_agent"],
         load: ("UNDERPASS_STATEMENTS", "20000"),

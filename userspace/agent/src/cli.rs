@@ -80,6 +80,8 @@ pub enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Change the rules of a fleet, which its hosts follow in etcd, and see what they made of them
+    Policy(commands::policy::PolicyArgs),
     /// Print the JSON Schema of the policy file, for editors
     Schema,
     /// Check this host: what underpass needs of it, and what is missing
@@ -385,6 +387,7 @@ pub fn main() -> ExitCode {
             admin,
         } => commands::config::run(config.as_deref(), json, &admin),
         Command::Fmt { files, check } => commands::fmt::run(&files, check),
+        Command::Policy(args) => commands::policy::run(&args),
         Command::Schema => commands::schema::run(),
         Command::Doctor { json, config } => commands::doctor::run(json, config.as_deref()),
         Command::DebugBundle(args) => commands::debug_bundle::run(&args),

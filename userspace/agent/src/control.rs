@@ -1,6 +1,7 @@
 //! The policy in force: read again on SIGHUP and when the file changes, put into force whole or not
 //! at all. Marks come before the file's rules, for as long as they hold.
 
+mod fleet;
 mod slow;
 mod windows;
 
@@ -12,6 +13,7 @@ use std::{
 
 use dataplane::{AttachError, Dataplane, IncomingListener, host};
 use policy::{Policy, RuleName, Timestamp};
+use policy_source::{Fragments, Verdict};
 use proxy::ProxyContext;
 use steps::pipelines::Pipelines;
 use telemetry::{Metrics, NOT_RELOADED, RELOADED};
@@ -22,12 +24,13 @@ use tokio::{
     time::{self, Instant, MissedTickBehavior},
 };
 
-use self::windows::Windows;
+use self::{fleet::FromFleet, windows::Windows};
 use crate::{
     backends,
-    config::{Config, InForce, Sources},
+    config::{Config, ConfigError, InForce, Sources},
     containers::{Book, ContainerMetrics},
     edge::EdgeControl,
+    fleet::FleetMetrics,
     log::Log,
     marks::{Asked, FlowNumber, Marks, Set, Wanted},
     observed, remembered, seconds, service_manager,
@@ -54,6 +57,7 @@ pub struct Control {
     /// The file could not be read when it was last looked at.
     unreadable: bool,
     config: Config,
+    from_fleet: FromFleet,
     marks: Marks,
     triggers: Triggers,
     windows: Windows,
@@ -86,6 +90,8 @@ pub struct Told {
     pub health: watch::Sender<backends::HealthCheck>,
     /// The listeners at which connections from other hosts arrive from now on, too.
     pub incoming_listeners: mpsc::UnboundedSender<IncomingListener>,
+    /// The verdict on the fleet's policy.
+    pub verdicts: watch::Sender<Option<Verdict>>,
 }
 
 /// The sources of changes other than the file.
@@ -98,6 +104,12 @@ pub struct Heard {
     pub containers: watch::Receiver<Book>,
     /// The metrics of containers; those that do not fit are counted.
     pub container_metrics: ContainerMetrics,
+    /// The files of the fleet that were read last.
+    pub offers: watch::Receiver<Option<Arc<Fragments>>>,
+    /// The files of the fleet that are in force from the beginning: the last good ones, from the cache.
+    pub cached: Arc<Fragments>,
+    /// The metrics of the fleet's policy.
+    pub fleet_metrics: FleetMetrics,
 }
 
 impl Control {
@@ -123,6 +135,7 @@ impl Control {
             sources,
             unreadable: false,
             config,
+            from_fleet: FromFleet::of(heard.cached.clone()),
             marks: Marks::default(),
             triggers,
             windows: Windows::default(),
@@ -172,6 +185,7 @@ impl Control {
                 }
                 _ = remembered_looks.tick() => self.look_at_remembered().await,
                 Ok(()) = self.heard.containers.changed() => self.look_at_containers(),
+                Ok(()) = self.heard.offers.changed() => self.look_at_fleet(),
                 _ = cgroup_looks.tick(), if names_either => {
                     self.look_at_cgroups();
                 }
@@ -199,7 +213,7 @@ impl Control {
     }
 
     fn look_at_file(&mut self) {
-        match Sources::read(&self.file) {
+        match self.read() {
             Ok(sources) if sources != self.sources => self.reload(),
             // A file that is gone for a moment is being replaced.
             Err(error) if !error.is_absent() && !self.unreadable => {
@@ -208,6 +222,11 @@ impl Control {
             }
             _ => {}
         }
+    }
+
+    /// Reads the host's files, and adds the fleet's that are in force.
+    fn read(&self) -> Result<Sources, ConfigError> {
+        Ok(Sources::read(&self.file)?.with(&self.from_fleet.good))
     }
 
     fn look_at_cgroups(&mut self) {
@@ -261,7 +280,7 @@ impl Control {
         let names_others =
             self.told.pipelines.borrow().has_keys() || !self.told.tls.borrow().is_empty();
         let is_new = self.stale || self.has_failed || names_others;
-        if is_new || !Sources::read(&self.file).is_ok_and(|found| found == self.sources) {
+        if is_new || !self.read().is_ok_and(|found| found == self.sources) {
             return self.reload();
         }
         match self.try_reload() {
@@ -272,7 +291,11 @@ impl Control {
 
     fn reload(&mut self) {
         let result = self.try_reload();
+        let is_done = result.is_ok();
         self.reloaded(result);
+        if is_done {
+            self.offer_again();
+        }
     }
 
     fn reloaded(&mut self, result: anyhow::Result<()>) {
@@ -291,7 +314,11 @@ impl Control {
     }
 
     fn try_reload(&mut self) -> anyhow::Result<()> {
-        let sources = Sources::read(&self.file)?;
+        let sources = self.read()?;
+        self.try_sources(sources)
+    }
+
+    fn try_sources(&mut self, sources: Sources) -> anyhow::Result<()> {
         let is_new = sources != self.sources || self.has_failed;
         let config = self.config.again(&sources);
         // Remembered even when it is bad, so that a mistake is reported once.
@@ -317,7 +344,7 @@ impl Control {
         }
         if is_new && needs_restart(&self.config, &config) {
             tracing::warn!(
-                "[agent], [log] format, [containers] or [[incoming]] changed: restart the agent for it to take effect"
+                "[agent], [host] name, [policy], [log] format, [containers] or [[incoming]] changed: restart the agent for it to take effect"
             );
         }
         if self.config.health != config.health {
@@ -547,8 +574,8 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         old.max_namespaces,
         (old.workers, old.busy_poll),
         (old.splice, old.tap_ring_bytes, old.tap_cpu, old.log_format),
-        &old.containers,
-        &old.incoming,
+        (&old.containers, &old.incoming),
+        (&old.host.name, &old.source),
     ) != (
         (&new.admin_socket, new.admin, new.metrics, &new.admin_hosts),
         &new.control,
@@ -564,8 +591,8 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         new.max_namespaces,
         (new.workers, new.busy_poll),
         (new.splice, new.tap_ring_bytes, new.tap_cpu, new.log_format),
-        &new.containers,
-        &new.incoming,
+        (&new.containers, &new.incoming),
+        (&new.host.name, &new.source),
     )
 }
 

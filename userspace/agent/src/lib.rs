@@ -24,6 +24,7 @@ mod confine;
 pub mod containers;
 pub mod control;
 pub mod edge;
+pub mod fleet;
 mod incoming;
 pub mod kernel_counters;
 pub mod log;

@@ -7,6 +7,7 @@
 mod agent;
 mod cgroup;
 pub mod driver;
+mod etcd;
 pub mod measured;
 mod netns;
 pub mod program;
@@ -19,6 +20,7 @@ use anyhow::Context;
 
 pub use agent::{Agent, Metric};
 pub use cgroup::Cgroup;
+pub use etcd::{Certificates, Etcd};
 pub use netns::Netns;
 pub use wire::{Carried, Faults, Wire, stay_on_one_processor};
 

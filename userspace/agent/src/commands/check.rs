@@ -36,6 +36,10 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         let read = push.to.read_certificates();
         read.map_err(|why| anyhow::anyhow!("[otlp]: {why}"))?;
     }
+    if let Some(source) = &config.source {
+        let read = source.settings.read_secrets();
+        read.map_err(|why| anyhow::anyhow!("[policy]: {why}"))?;
+    }
     let cgroup = find_containers(&mut config, args)?;
     config.warnings.append(&mut config.escapes);
     let keys = config.pipelines.read_keys();

@@ -13,7 +13,7 @@ use proxy::{
 use serde_json::json;
 use tokio::runtime;
 
-use super::table;
+use super::{doctor_fleet, table};
 use crate::{
     config::{Config, DEFAULT_CONTROL},
     containers::{self, Failure, Runtime},
@@ -63,11 +63,14 @@ pub(super) fn findings(config: Option<&Path>) -> anyhow::Result<Vec<Finding>> {
     let running = running.map(|config| {
         dataplane::doctor::running(&config.policy, cgroup.as_deref(), &config.incoming)
     });
+    let source = config.as_ref().and_then(|config| config.source.as_ref());
+    let fleet = source.map(doctor_fleet::examine).transpose()?;
     let pins = config.map_or_else(|| dataplane::DEFAULT_PINS.into(), |c| c.pins);
     let mut findings = dataplane::doctor::examine(cgroup.as_deref(), &pins);
     findings.extend(dataplane::edge::examine(&pins, &xdp));
     findings.extend(runtimes.unwrap_or_default());
     findings.extend(running.unwrap_or_default());
+    findings.extend(fleet);
     findings.extend(paths(&control)?);
     Ok(findings)
 }

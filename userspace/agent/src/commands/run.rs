@@ -1,9 +1,11 @@
 //! `underpass run`.
 //!
+//! - `begin`: the policy with which the agent begins.
 //! - `early`: what is made and attached before the tasks run.
 //! - `limits`: what the host allows of what the file asks for.
 //! - `splicing`: the splice's trial, and the keeper.
 
+mod begin;
 mod early;
 mod limits;
 mod splicing;
@@ -22,6 +24,7 @@ use anyhow::{Context as _, bail};
 use dataplane::{Dataplane, IncomingListener, Splicer};
 use flow::Flows;
 use policy::{Policy, Timestamp};
+use policy_source::{Fragments, Verdict};
 use proxy::{
     self, Admission, Choice, ProxyContext, QuotaLimits, Unsettled,
     paths::{PathsAvailable, Splicing},
@@ -36,6 +39,7 @@ use tokio::{
 };
 
 use self::{
+    begin::{Beginning, begin},
     early::{Attachment, Doors, Early, Signals, Taken, attach},
     limits::allow_flows,
     splicing::{keeper, splice},
@@ -43,12 +47,12 @@ use self::{
 use crate::{
     admin::{self, Admin},
     backends::{self, Backends, HealthCheck},
-    config::{Config, InForce, Sources},
+    config::{Config, InForce},
     confine,
     containers::Watch,
     control::{Control, Heard, Told},
     edge::{self, SharedEdge},
-    incoming,
+    fleet, incoming,
     log::{Log, LogFormat},
     marks::{self, Desk},
     namespaces::{self, NamespacesGauge},
@@ -69,15 +73,19 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// # Errors
 /// It cannot start; nothing is attached then.
 pub fn run(file: &Path, format: Option<LogFormat>, dry: bool) -> anyhow::Result<ExitCode> {
-    let sources = Sources::read(file)?;
-    let mut config = match dry {
-        true => Config::dry(&sources)?,
-        false => Config::of(&sources)?,
-    };
+    let Beginning {
+        sources,
+        mut config,
+        cached,
+        why_not,
+    } = begin(file, dry)?;
     config.log_format = format.unwrap_or(config.log_format);
     let log = Log::begin(config.log_format, &config.log_level);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
+    }
+    if let Some(why) = why_not {
+        tracing::error!("the fleet's last policy cannot be used until etcd is reached: {why}");
     }
     if dry {
         tracing::warn!("dry run: rules match and count, and nothing is done");
@@ -94,20 +102,34 @@ pub fn run(file: &Path, format: Option<LogFormat>, dry: bool) -> anyhow::Result<
         .enable_all()
         .build()?;
     let in_force = InForce::of(sources, config);
-    runtime.block_on(serve(file, in_force, log, max_flows))?;
+    runtime.block_on(serve(file, in_force, cached, log, max_flows))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Serves. `max_flows`: as many as this host allows of those that the file wants.
-async fn serve(file: &Path, in_force: InForce, log: Log, max_flows: usize) -> anyhow::Result<()> {
+async fn serve(
+    file: &Path,
+    in_force: InForce,
+    cached: Arc<Fragments>,
+    log: Log,
+    max_flows: usize,
+) -> anyhow::Result<()> {
     let doors = Doors::open(&in_force.config).await?;
     let mut config = in_force.config.clone();
     config.policy = config.policy.open_at(Timestamp::now());
     let mut early = Early::make(&mut config, max_flows).await?;
     let attached = attach(&config, &mut early)?;
-    Serving::assemble(file, config, in_force, log, doors, early, attached)?
-        .run()
-        .await
+    Serving::assemble(
+        file,
+        config,
+        (in_force, cached),
+        log,
+        doors,
+        early,
+        attached,
+    )?
+    .run()
+    .await
 }
 
 /// The tasks of a running agent, before they run.
@@ -137,14 +159,26 @@ impl Serving {
     fn assemble(
         file: &Path,
         config: Config,
-        in_force: InForce,
+        (in_force, cached): (InForce, Arc<Fragments>),
         log: Log,
         doors: Doors,
         early: Early,
         attachment: Attachment,
     ) -> anyhow::Result<Self> {
         let file_policy = in_force.config.policy.clone();
-        let (told, heard_by_flows) = tell(&config, in_force, early.tls, attachment.give_listener);
+        let fleet = fleet::Channels::default();
+        let verdicts = fleet.verdicts.clone();
+        let (told, heard_by_flows) = tell(
+            &config,
+            in_force,
+            early.tls,
+            (attachment.give_listener, verdicts),
+        );
+        if let Some(source) = &config.source {
+            let dial = fleet::dial_by(attachment.probes.0);
+            let metrics = early.fleet_metrics.clone();
+            fleet::start(source, &config.host, dial, &fleet, metrics)?;
+        }
         let (backends, asked_of_backends, tell_choice) = Backends::new();
         let choice = backends.choice();
         let shared = Arc::new(ProxyContext {
@@ -215,6 +249,9 @@ impl Serving {
             asked,
             containers: early.containers.book(),
             container_metrics: early.container_metrics,
+            offers: fleet.offers.subscribe(),
+            cached,
+            fleet_metrics: early.fleet_metrics,
         };
         let dataplane = early.attached.clone();
         let config = Config {
@@ -415,7 +452,10 @@ fn tell(
     config: &Config,
     in_force: InForce,
     tls: TlsRules,
-    incoming_listeners: mpsc::UnboundedSender<IncomingListener>,
+    (incoming_listeners, verdicts): (
+        mpsc::UnboundedSender<IncomingListener>,
+        watch::Sender<Option<Verdict>>,
+    ),
 ) -> (Told, Heeded) {
     let (policy, heed_policy) = watch::channel(Arc::new(config.policy.clone()));
     let (in_force, heed_in_force) = watch::channel(Arc::new(in_force));
@@ -429,6 +469,7 @@ fn tell(
         tls,
         health,
         incoming_listeners,
+        verdicts,
     };
     let heeded = Heeded {
         policy: heed_policy,

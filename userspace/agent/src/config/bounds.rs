@@ -129,6 +129,24 @@ pub(super) const MODES: [(&str, WantedMode); 3] = [
     ("generic", WantedMode::Generic),
 ];
 
+/// Values of `policy.source`.
+pub(super) const POLICY_SOURCES: [(&str, ()); 1] = [("etcd", ())];
+
+/// Where a fleet's policy is in etcd unless the file says otherwise.
+pub(super) const DEFAULT_PREFIX: &str = "/underpass";
+
+/// Where the last policy of a fleet is kept unless the file says otherwise.
+pub(super) const DEFAULT_CACHE: &str = "/var/lib/underpass/policy.json";
+
+/// The longest name of a host: that of a name in DNS.
+pub(super) const MAX_HOST_NAME_BYTES: usize = 253;
+
+/// Labels of a host, at most. Rules name a few.
+pub(super) const MAX_HOST_LABELS: usize = 64;
+
+/// Bytes of a host's label, and of its value.
+pub(super) const MAX_LABEL_BYTES: usize = 253;
+
 /// The names of values, for the schema.
 pub(super) fn names<T>(all: &[(&'static str, T)]) -> Vec<&'static str> {
     all.iter().map(|(name, _)| *name).collect()

@@ -4,7 +4,7 @@
 //! of the keys of session rules, `network.rs`, `backends.rs` and `remember.rs` those of `to`,
 //! `from`, `users.rs` those of `uid` and `gid`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
 //! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `holdout.rs` that of `holdout`, `otlp.rs` that of `[otlp]`, `shadow.rs` that of `mode`, `limit.rs` that of `limit`, `containers.rs` those of
-//! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `selector.rs` that of a mark's, `sources.rs` which files there are, `in_full.rs` how all of it is printed, `layout.rs` how a file is laid out, `error.rs` how an
+//! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `host.rs` those of `[host]`, `hosts` and `rollout`, `source.rs` that of `[policy]`, `selector.rs` that of a mark's, `sources.rs` which files there are, `in_full.rs` how all of it is printed, `layout.rs` how a file is laid out, `error.rs` how an
 //! error names its place.
 
 mod admin;
@@ -15,6 +15,7 @@ mod dry;
 mod error;
 mod health;
 mod holdout;
+mod host;
 mod in_full;
 mod incoming;
 mod layout;
@@ -33,6 +34,7 @@ mod selector;
 mod session;
 mod shadow;
 mod shortcut;
+mod source;
 mod sources;
 mod tls;
 mod trigger;
@@ -51,6 +53,7 @@ use std::{
 use dataplane::{IncomingOptions, edge::Interface};
 pub use error::{ConfigError, LineColumn};
 pub use holdout::told as held_out;
+pub use host::Host;
 pub use in_full::{InForce, without_login};
 pub use layout::laid_out;
 pub use path::RulePath;
@@ -59,6 +62,7 @@ pub use protective::absent_cgroups;
 use proxy::paths::Splicing;
 pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
+pub use source::PolicySource;
 pub use sources::{FOLDER as CONF_D, Sources};
 use steps::{otlp::MetricsPush, pipelines::Pipelines};
 pub use users::{GROUPS, USERS};
@@ -106,6 +110,10 @@ pub struct Config {
     pub log_format: LogFormat,
     /// The level of the log.
     pub log_level: LogLevel,
+    /// The host, as rules know it.
+    pub host: Host,
+    /// Where a fleet's rules come from. None: there are only those of the files.
+    pub source: Option<PolicySource>,
     /// How metrics are sent to a collector. None: they are not.
     pub metrics_push: Option<MetricsPush>,
     /// Other network namespaces whose processes are served at the same time.
@@ -200,6 +208,18 @@ impl Config {
         }
         let mut raw = sources.parse()?;
         raw.put_into_shadow();
+        parse::config(raw).map_err(|flaw| sources.error(flaw))
+    }
+
+    /// Checks texts as for every host at once: also the rules that are for other hosts.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn for_every_host(sources: &Sources) -> Result<Self, ConfigError> {
+        // Rules in shadow, too, are checked as they are meant.
+        let mut raw = sources.parse()?;
+        let host = host::of(std::mem::take(&mut raw.host)).map_err(|flaw| sources.error(flaw))?;
+        raw.keep_all(&host).map_err(|flaw| sources.error(flaw))?;
         parse::config(raw).map_err(|flaw| sources.error(flaw))
     }
 

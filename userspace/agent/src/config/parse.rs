@@ -22,16 +22,19 @@ use super::bounds::{
 use super::{
     Config, admin, backends, containers,
     error::Flaw,
-    health, holdout, incoming, limit, network, otlp, path, pipeline, protective,
+    health, holdout, host, incoming, limit, network, otlp, path, pipeline, protective,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
-    remember, sample, session, shadow, shortcut, tls, trigger, users,
+    remember, sample, session, shadow, shortcut, source, tls, trigger, users,
     value::{absolute, expected, one_of, socket_path, whole, within},
     xdp,
 };
 use crate::log::{FORMATS, LogFormat, LogLevel, NoLevel};
 
-pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
+pub(super) fn config(mut raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
+    let host = host::of(std::mem::take(&mut raw.host))?;
+    raw.keep_those_for(&host)?;
+    let source = source::of(raw.policy.take(), &mut warnings)?;
     let (collector, metrics_push) = otlp::of(raw.otlp)?;
     let mut pipelines = pipeline::of(&raw.rule, collector.as_ref())?;
     warnings.extend(pipeline::doubts(&pipelines));
@@ -125,6 +128,8 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             .log
             .level
             .map_or(Ok(LogLevel::default()), |text| level(&text))?,
+        host,
+        source,
         metrics_push,
         max_namespaces: max_namespaces.map_or(Ok(MAX_NAMESPACES), |n| namespaces(&n))?,
         xdp,

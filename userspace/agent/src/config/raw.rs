@@ -48,6 +48,9 @@ pub(super) struct RawConfig {
     pub agent: RawAgent,
     #[serde(default)]
     pub log: RawLog,
+    #[serde(default)]
+    pub host: super::host::RawHost,
+    pub policy: Option<super::source::RawPolicy>,
     pub otlp: Option<RawOtlp>,
     #[serde(default)]
     #[schemars(with = "Vec<RawRule>", length(max = MAX_RULES))]
@@ -297,6 +300,22 @@ pub(super) struct RawRule {
     #[serde(skip)]
     #[schemars(skip)]
     pub in_shadow: Option<Action>,
+    /// Labels that a host has to have, each one of the values (`[host]`); `name` is its name. On other hosts it is as if the rule were
+    /// not there.
+    #[serde(default)]
+    #[schemars(
+        with = "BTreeMap<String, super::host::RawWanted>",
+        extend("examples" = [{"role": "db", "rack": ["r1", "r2"]}])
+    )]
+    pub hosts: BTreeMap<String, Spanned<toml::Value>>,
+    /// Share of hosts that the rule is for, by a hash of their names: the same hosts for each rule, and a larger share has the
+    /// hosts of a smaller one, too. Without this key: all.
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = PERCENT),
+        extend("title" = "share from 0% to 100%", "examples" = ["10%"])
+    )]
+    pub rollout: Option<Spanned<String>>,
     /// Networks of clients on other hosts. Holds for connections that `[[incoming]]` or `[[xdp]]` brings.
     #[serde(default)]
     #[schemars(with = "Vec<String>", extend("title" = "list of networks", "examples" = [["10.1.0.0/16", "fd00::/8"]]))]
@@ -656,6 +675,8 @@ impl RawRule {
     pub(super) fn new(name: &str, action: &str) -> Self {
         Self {
             name: spanned(name.to_owned()),
+            hosts: BTreeMap::new(),
+            rollout: None,
             from: Vec::new(),
             to: Vec::new(),
             uid: Vec::new(),
@@ -704,6 +725,26 @@ pub(super) struct RawFurther {
     xdp: Vec<RawXdp>,
 }
 
+/// A file of a fleet's policy.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFleets {
+    #[serde(default)]
+    rule: Vec<Spanned<RawRule>>,
+}
+
+/// Tables of which there is one, in the main file.
+const MAIN_ONLY: [&str; 8] = [
+    "agent",
+    "log",
+    "host",
+    "policy",
+    "otlp",
+    "default",
+    "health",
+    "containers",
+];
+
 impl RawConfig {
     /// Adds the lists of a further file.
     pub(super) fn extend(&mut self, further: RawFurther) {
@@ -722,12 +763,33 @@ pub(super) fn parse(text: &str) -> Result<RawConfig, Flaw> {
 pub(super) fn parse_further(text: &str) -> Result<RawFurther, Flaw> {
     from_toml(text).map_err(|mut flaw| {
         let only = "files of conf.d have `[[rule]]`, `[[incoming]]` and `[[xdp]]`, all else is in the main file";
-        for table in ["agent", "log", "otlp", "default", "health", "containers"] {
+        for table in MAIN_ONLY {
             if flaw.message.starts_with(&format!("unknown field `{table}`")) {
                 flaw.message = format!("{table}: {only}");
             }
         }
         flaw
+    })
+}
+
+/// Parses a file of the fleet's policy: it has rules alone.
+pub(super) fn parse_fleets(text: &str) -> Result<RawFurther, Flaw> {
+    let further = from_toml::<RawFleets>(text).map_err(|mut flaw| {
+        let only = "files of a fleet's policy have `[[rule]]`, all else is a host's own";
+        for table in MAIN_ONLY.iter().chain(&["incoming", "xdp"]) {
+            if flaw
+                .message
+                .starts_with(&format!("unknown field `{table}`"))
+            {
+                flaw.message = format!("{table}: {only}");
+            }
+        }
+        flaw
+    })?;
+    Ok(RawFurther {
+        rule: further.rule,
+        incoming: Vec::new(),
+        xdp: Vec::new(),
     })
 }
 

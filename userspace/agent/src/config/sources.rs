@@ -1,4 +1,4 @@
-//! The texts of a policy: the file, and those of the folder `conf.d` beside it, in the order of their names.
+//! The texts of a policy: the file, those of the folder `conf.d` beside it, in the order of their names, and those of the fleet.
 //!
 //! All of them are read as if they were one text, so that a place in bytes says which file it is in: each is parsed behind
 //! as much blank space as there is text before it.
@@ -10,10 +10,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use policy_source::Fragments;
+
 use super::{
     ConfigError, LineColumn,
     error::Flaw,
-    raw::{self, RawConfig},
+    raw::{self, RawConfig, RawFurther},
 };
 
 /// The folder of further files, beside the main one.
@@ -25,11 +27,18 @@ pub const MAX_FILES: usize = 256;
 /// Bytes of all files together. A thousand rules with pipelines have a fraction of it.
 const MAX_BYTES: u64 = 16 << 20;
 
+/// The folder in which files of a fleet's policy seem to be, in errors.
+const FLEETS: &str = "etcd:rules";
+
+type Parse = fn(&str) -> Result<RawFurther, Flaw>;
+
 /// The texts of a policy with their files: the main one, and then the further ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
     main: Source,
     further: Vec<Source>,
+    /// The files of the fleet's policy, whose paths are keys.
+    fleets: Vec<Source>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +63,19 @@ impl Sources {
                 text: text.to_owned(),
             },
             further: Vec::new(),
+            fleets: Vec::new(),
+        }
+    }
+
+    /// Adds the files of a fleet's policy, behind all others.
+    pub fn with(self, fragments: &Fragments) -> Self {
+        let fleets = fragments.files.iter().map(|file| Source {
+            path: Path::new(FLEETS).join(&file.name),
+            text: file.text.clone(),
+        });
+        Self {
+            fleets: fleets.collect(),
+            ..self
         }
     }
 
@@ -77,7 +99,11 @@ impl Sources {
             .iter()
             .map(|path| read(path))
             .collect::<Result<_, _>>()?;
-        Ok(Self { main, further })
+        Ok(Self {
+            main,
+            further,
+            fleets: Vec::new(),
+        })
     }
 
     /// The files with their texts, the main one first.
@@ -87,7 +113,9 @@ impl Sources {
     }
 
     fn all(&self) -> impl Iterator<Item = &Source> {
-        std::iter::once(&self.main).chain(&self.further)
+        std::iter::once(&self.main)
+            .chain(&self.further)
+            .chain(&self.fleets)
     }
 
     /// Parses the texts into one form: lists of a further file follow those of the files before it.
@@ -95,9 +123,17 @@ impl Sources {
         let parse = || {
             let mut whole = raw::parse(&self.main.text)?;
             let mut before = self.main.span();
-            for source in &self.further {
+            let further = self
+                .further
+                .iter()
+                .map(|source| (source, raw::parse_further as Parse));
+            let fleets = self
+                .fleets
+                .iter()
+                .map(|source| (source, raw::parse_fleets as Parse));
+            for (source, parse) in further.chain(fleets) {
                 let text = " ".repeat(before) + &source.text;
-                whole.extend(raw::parse_further(&text)?);
+                whole.extend(parse(&text)?);
                 before += source.span();
             }
             Ok(whole)
@@ -128,7 +164,7 @@ impl Sources {
             start -= source.span();
         }
         // No parser names a place behind the last text.
-        let last = self.further.last().unwrap_or(&self.main);
+        let last = self.all().last().unwrap_or(&self.main);
         (&last.path, LineColumn::of(&last.text, last.text.len()))
     }
 }

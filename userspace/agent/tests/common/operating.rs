@@ -1,4 +1,4 @@
-//! The blocks of `docs/operating.md` that show what is said: each is held to what a test has really heard, but for numbers.
+//! The blocks of a page of `docs` that show what is said: each is held to what a test has really heard, but for numbers.
 //! `UPDATE_DOCS=1` writes what was heard.
 
 use std::{
@@ -13,6 +13,8 @@ pub const TEXT: &str = "text";
 /// A block of the page.
 #[derive(Clone, Debug)]
 pub struct Block {
+    /// The page, a file in `docs`.
+    pub page: &'static str,
     /// The heading that it stands under.
     pub section: String,
     /// The word behind its fence.
@@ -21,13 +23,22 @@ pub struct Block {
     pub text: String,
 }
 
-fn page() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/operating.md")
+/// The page for operators of one host.
+const OPERATING: &str = "operating.md";
+
+fn path(page: &str) -> PathBuf {
+    let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    docs.join(page)
 }
 
-/// The blocks, in the order of the page.
+/// The blocks of `docs/operating.md`, in its order.
 pub fn blocks() -> Vec<Block> {
-    let page = fs::read_to_string(page()).unwrap();
+    blocks_of(OPERATING)
+}
+
+/// The blocks of a page, in its order.
+pub fn blocks_of(name: &'static str) -> Vec<Block> {
+    let page = fs::read_to_string(path(name)).unwrap();
     let mut blocks: Vec<Block> = Vec::new();
     let (mut section, mut is_open) = (String::new(), false);
     for line in page.lines() {
@@ -35,6 +46,7 @@ pub fn blocks() -> Vec<Block> {
             (Some(kind), _) if !is_open => {
                 let (kind, text) = (kind.to_owned(), String::new());
                 blocks.push(Block {
+                    page: name,
                     section: section.clone(),
                     kind,
                     text,
@@ -61,17 +73,18 @@ impl Block {
             assert_eq!(
                 shape(&self.text),
                 shape(said),
-                "docs/operating.md is stale: set UPDATE_DOCS=1 and run this test again"
+                "docs/{} is stale: set UPDATE_DOCS=1 and run this test again",
+                self.page
             );
             return;
         }
         let _one_after_the_other = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
         let fenced = |text: &str| format!("```{}\n{text}```", self.kind);
-        let before = fs::read_to_string(page()).unwrap();
+        let before = fs::read_to_string(path(self.page)).unwrap();
         let said = format!("{}\n", said.trim_end_matches('\n'));
         let at = before.find(&format!("## {}\n", self.section)).unwrap();
         let now = before[at..].replacen(&fenced(&self.text), &fenced(&said), 1);
-        fs::write(page(), format!("{}{now}", &before[..at])).unwrap();
+        fs::write(path(self.page), format!("{}{now}", &before[..at])).unwrap();
     }
 }
 

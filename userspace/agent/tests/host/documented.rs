@@ -62,6 +62,7 @@ fn metrics() {
     let own = telemetry::Metrics::register(&registry, &flow::CloseReason::labels()).unwrap();
     own.declare_for_docs();
     agent::containers::ContainerMetrics::register(&registry).unwrap();
+    agent::fleet::FleetMetrics::register(&registry).unwrap();
     let pipelines = steps::pipelines::PipelineMetrics::register(&registry).unwrap();
     pipelines.declare_for_docs();
     let tap = proxy::tap::TapMetrics::register(&registry).unwrap();

@@ -33,13 +33,14 @@ const ANY_TEXT: [(&str, &str); 10] = [
 ];
 
 /// Words that a command needs beside the option at hand. `NEW` stands for a file that is not there.
-const NEEDED: [(&str, &[&str]); 8] = [
+const NEEDED: [(&str, &[&str]); 9] = [
     ("backend", &["127.0.0.1:1", "up"]),
     ("check", &["--live", "--file-only"]),
     ("config", &["--json"]),
     ("detach", &["--pins", "/nowhere/pins"]),
     ("explain", &["1"]),
     ("mark", &["1", "bypass"]),
+    ("policy", &["status"]),
     ("top", &["--once"]),
     ("unmark", &["1"]),
 ];

@@ -28,6 +28,7 @@ use crate::{
     config::Config,
     containers::{ContainerMetrics, Watch},
     edge::{self, EdgeControl, EdgeMetrics, SharedEdge},
+    fleet::FleetMetrics,
     kernel_counters::KernelCounters,
     log::Log,
     observed::{ObservedCounters, SharedDataplane},
@@ -83,6 +84,7 @@ pub(super) struct Early {
     pub(super) tls: TlsRules,
     pub(super) available: PathsAvailable,
     pub(super) container_metrics: ContainerMetrics,
+    pub(super) fleet_metrics: FleetMetrics,
     pub(super) containers: Watch,
 }
 
@@ -116,6 +118,7 @@ impl Early {
         let tls = TlsRules::load(&config.tls)?;
         let available = PathsAvailable::register(&registry)?;
         let container_metrics = ContainerMetrics::register(&registry)?;
+        let fleet_metrics = FleetMetrics::register(&registry)?;
         let containers = Watch::new(
             &config.containers,
             &mut config.policy,
@@ -138,6 +141,7 @@ impl Early {
             tls,
             available,
             container_metrics,
+            fleet_metrics,
             containers,
         })
     }

@@ -180,10 +180,11 @@ fn urls_have_no_log_in() {
 }
 
 /// Keys that are left out where their absence means something that no value says, or what another table has.
-const ABSENT: [&str; 17] = [
+const ABSENT: [&str; 18] = [
     "otlp.tls.server_name",
     "incoming.netns",
     "xdp.syn_rate",
+    "rule.rollout",
     "rule.tls.client_ca",
     "rule.upstream_tls.server_name",
     "rule.when.days",

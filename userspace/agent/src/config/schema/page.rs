@@ -23,7 +23,7 @@ Key names with `_ms`, `_bytes` and the like say the unit of a number.
 ";
 
 /// Tables of the file, as a user writes them, with the place of their schemas.
-const TABLES: [(&str, &str); 14] = [
+const TABLES: [(&str, &str); 16] = [
     ("[agent]", "/properties/agent"),
     ("[[rule]]", "/properties/rule/items"),
     (
@@ -47,6 +47,8 @@ const TABLES: [(&str, &str); 14] = [
         "/properties/rule/items/properties/upstream_tls",
     ),
     ("[log]", "/properties/log"),
+    ("[host]", "/properties/host"),
+    ("[policy]", "/properties/policy"),
     ("[otlp]", "/properties/otlp"),
     ("[default]", "/properties/default"),
     ("[[incoming]]", "/properties/incoming/items"),

@@ -1,5 +1,6 @@
 //! The package, as an operator has it: installed on a host, started by its unit, upgraded, removed, purged.
 
+mod fleet;
 mod image;
 mod operating;
 mod other_host;

@@ -20,7 +20,7 @@ use super::*;
 use crate::common::operating::{Block, TEXT, blocks};
 
 /// The kind of a block whose lines that begin with `# ` are commands.
-const CONSOLE: &str = "console";
+pub(super) const CONSOLE: &str = "console";
 
 /// The sections whose commands speak to dpkg and systemd.
 const OF_PACKAGES: [&str; 4] = ["Installing", "In the journal", "Upgrading", "Removing"];
@@ -52,7 +52,7 @@ fn runs(host: &OtherHost<'_>, name: &str, script: &str) -> Held {
 }
 
 /// A process that ends with the test.
-struct Held(Child);
+pub(super) struct Held(pub(super) Child);
 
 impl Drop for Held {
     fn drop(&mut self) {
@@ -139,7 +139,7 @@ impl Drop for Shell {
 }
 
 /// Runs a block's commands in a folder, and returns what they say; the page's own text is written to a file that is shown.
-fn said(host: &OtherHost<'_>, block: &str, folder: &str) -> String {
+pub(super) fn said(host: &OtherHost<'_>, block: &str, folder: &str) -> String {
     let mut said = String::new();
     let mut shell = Shell::new(host, folder);
     let commands = block.lines().filter(|line| line.starts_with("# "));
@@ -151,6 +151,16 @@ fn said(host: &OtherHost<'_>, block: &str, folder: &str) -> String {
             put(host, file, &format!("{}\n", text.trim_end_matches('\n')));
         }
         said += &format!("{line}\n{}", shell.runs(command));
+        if ["policy push", "policy rollback"]
+            .iter()
+            .any(|changes| command.contains(changes))
+        {
+            eventually("each host has said what it makes of it", || {
+                let status = host.run(&["underpass", "policy", "status", "--json"]);
+                let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+                status["behind"] == 0
+            });
+        }
         if command.contains("init --output") {
             eventually("the application is read", || {
                 host.succeeds(&["underpass", "flows"]).contains("web")
@@ -192,7 +202,7 @@ pub fn holds(host: &OtherHost<'_>, section: &str) {
 }
 
 /// Lays out a host with an application that asks: the agent's policy file, and the files that the package brings.
-fn lay_out(host: &OtherHost<'_>) {
+pub(super) fn lay_out(host: &OtherHost<'_>) {
     host.succeeds(&["ln", "-s", BINARY, "/usr/bin/underpass"]);
     let (conf_d, docs) = ("/etc/underpass/conf.d", "/usr/share/doc/underpass");
     host.succeeds(&[
@@ -221,7 +231,7 @@ fn lay_out(host: &OtherHost<'_>) {
 }
 
 /// The agent, once it runs.
-fn serves(host: &OtherHost<'_>, folder: &Path) -> Held {
+pub(super) fn serves(host: &OtherHost<'_>, folder: &Path) -> Held {
     let mut run = host.command(&["underpass", "run"]);
     run.env("UNDERPASS_TEST_HOOKS", "strict_calls=true");
     let log = fs::File::create(folder.join("log")).unwrap();

@@ -1,0 +1,322 @@
+//! `underpass policy`: changes the rules of a fleet, and shows what its hosts made of them.
+
+mod difference;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, bail};
+use clap::Subcommand;
+use policy_source::{Fleet, Fragment, Fragments, Status, Version, dial_plainly};
+use serde_json::json;
+use tokio::runtime;
+
+use super::table;
+use crate::config::{Config, DEFAULT_FILE, Sources};
+
+/// Arguments of `policy`.
+#[derive(Debug, clap::Args)]
+pub struct PolicyArgs {
+    /// Action
+    #[command(subcommand)]
+    pub action: PolicyAction,
+    /// Policy file of this host, whose table `[policy]` says where the fleet's etcd is
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE, global = true)]
+    pub config: PathBuf,
+}
+
+/// Actions of `policy`.
+#[derive(Debug, Subcommand)]
+pub enum PolicyAction {
+    /// Check files, and put them in the place of the fleet's policy as a new version. Files that are not named are removed
+    Push {
+        /// Files with rules, or folders of such files (`*.toml`)
+        #[arg(value_name = "PATH", required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// Show what `push` would change
+    Diff {
+        /// Files with rules, or folders of such files (`*.toml`)
+        #[arg(value_name = "PATH", required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// List the hosts that follow, and what each made of the policy. Exit code 1: one has refused it, or is behind
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Push an earlier version again
+    Rollback {
+        /// Number of the version; without it, the one before the latest
+        #[arg(value_name = "VERSION")]
+        version: Option<u64>,
+    },
+}
+
+/// Does what the arguments say.
+///
+/// # Errors
+/// The files are wrong, or etcd does not answer or refuses.
+pub fn run(args: &PolicyArgs) -> anyhow::Result<ExitCode> {
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        match &args.action {
+            PolicyAction::Push { paths } => push(&args.config, paths).await,
+            PolicyAction::Diff { paths } => diff(&args.config, paths).await,
+            PolicyAction::Status { json } => status(&args.config, *json).await,
+            PolicyAction::Rollback { version } => rollback(&args.config, *version).await,
+        }
+    })
+}
+
+async fn connect(config: &Path) -> anyhow::Result<Fleet> {
+    let source = Config::load(config)?.source.with_context(|| {
+        let file = config.display();
+        format!("{file} has no table [policy]: name the fleet's etcd there, or another file with --config")
+    })?;
+    Ok(Fleet::connect(&source.settings, &dial_plainly()).await?)
+}
+
+async fn push(config: &Path, paths: &[PathBuf]) -> anyhow::Result<ExitCode> {
+    let fragments = read(paths)?;
+    let rules = check(config, &fragments)?;
+    let mut fleet = connect(config).await?;
+    let before = fleet.wanted().await?.unwrap_or_default();
+    let changes = difference::summary(&before, &fragments);
+    let version = fleet.push(fragments, None, now()).await?;
+    say_pushed(&version, rules, &changes);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn diff(config: &Path, paths: &[PathBuf]) -> anyhow::Result<ExitCode> {
+    let fragments = read(paths)?;
+    check(config, &fragments)?;
+    let mut fleet = connect(config).await?;
+    let before = fleet.wanted().await?.unwrap_or_default();
+    match difference::lines(&before, &fragments) {
+        lines if lines.is_empty() => say!("no difference"),
+        lines => say_text!("{lines}"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn rollback(config: &Path, version: Option<u64>) -> anyhow::Result<ExitCode> {
+    let mut fleet = connect(config).await?;
+    let number = match version {
+        Some(number) => number,
+        None => match fleet.head().await? {
+            Some(head @ 2..) => head - 1,
+            _ => bail!("there is no earlier version to go back to: nobody has pushed two"),
+        },
+    };
+    let fragments = fleet.version(number).await?.fragments;
+    let rules = check(config, &fragments)?;
+    let before = fleet.wanted().await?.unwrap_or_default();
+    let changes = difference::summary(&before, &fragments);
+    let version = fleet.push(fragments, Some(number), now()).await?;
+    say_pushed(&version, rules, &changes);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn status(config: &Path, json: bool) -> anyhow::Result<ExitCode> {
+    let mut fleet = connect(config).await?;
+    let wanted = fleet.wanted().await?;
+    let version = fleet.head().await?;
+    let statuses = fleet.statuses().await?;
+    let digest = wanted.as_ref().map(Fragments::digest).unwrap_or_default();
+    let count = |state| {
+        statuses
+            .iter()
+            .filter(|s| State::of(s, &digest) == state)
+            .count()
+    };
+    let [good, refused, behind] = [State::InForce, State::Refused, State::Behind].map(count);
+    let code = match refused + behind {
+        0 if wanted.is_ok() => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    };
+    if json {
+        let hosts: Vec<_> = statuses
+            .iter()
+            .map(|status| host_json(status, &digest))
+            .collect();
+        say!(
+            "{}",
+            json!({
+                "version": version,
+                "digest": digest,
+                "error": wanted.err().map(|why| why.to_string()),
+                "hosts": hosts,
+                "in_force": good, "refused": refused, "behind": behind,
+            })
+        );
+        return Ok(code);
+    }
+    let version = version.map_or("no version was pushed".to_owned(), |n| {
+        format!("version {n}")
+    });
+    match &wanted {
+        Ok(wanted) => say!(
+            "{version}, {}, digest {digest}",
+            counted(wanted.files.len(), "file")
+        ),
+        Err(why) => say!("{version}; what is in etcd now is no policy: {why}"),
+    }
+    let rows: Vec<Vec<String>> = statuses.iter().map(|status| row(status, &digest)).collect();
+    say_text!(
+        "{}",
+        table::render(&["HOST", "STATE", "HAS", "AGENT", "WHY"], &rows)
+    );
+    say!(
+        "{}: {good} in force, {refused} refused, {behind} behind",
+        counted(statuses.len(), "host")
+    );
+    Ok(code)
+}
+
+/// Where a host is on its way to the policy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    InForce,
+    Refused,
+    /// A host that has not yet said anything of this policy.
+    Behind,
+}
+
+impl State {
+    fn of(status: &Status, digest: &str) -> Self {
+        if status.has(digest) {
+            Self::InForce
+        } else if status.error.is_some() {
+            Self::Refused
+        } else {
+            Self::Behind
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::InForce => "in force",
+            Self::Refused => "refused",
+            Self::Behind => "behind",
+        }
+    }
+}
+
+fn row(status: &Status, digest: &str) -> Vec<String> {
+    let error = status.error.clone().unwrap_or_default();
+    let printable = |text: &str| -> String {
+        text.chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect()
+    };
+    vec![
+        printable(&status.host),
+        State::of(status, digest).as_str().to_owned(),
+        printable(&status.in_force),
+        printable(&status.agent),
+        printable(&error),
+    ]
+}
+
+fn host_json(status: &Status, digest: &str) -> serde_json::Value {
+    json!({
+        "host": status.host,
+        "state": State::of(status, digest).as_str(),
+        "revision": status.revision,
+        "in_force": status.in_force,
+        "agent": status.agent,
+        "error": status.error,
+    })
+}
+
+fn say_pushed(version: &Version, rules: usize, changes: &str) {
+    let files = counted(version.fragments.files.len(), "file");
+    let rules = counted(rules, "rule");
+    let again = version
+        .repeats
+        .map_or(String::new(), |n| format!(" (version {n} again)"));
+    say!(
+        "version {}{again}: {files}, {rules}; {changes}",
+        version.number
+    );
+}
+
+/// Checks the files beside this host's own, as if all their rules were for it. Returns how many rules they have.
+fn check(config: &Path, fragments: &Fragments) -> anyhow::Result<usize> {
+    let own = Sources::read(config)?;
+    let without = Config::for_every_host(&own)?.policy.rules.len();
+    let checked = Config::for_every_host(&own.with(fragments))?;
+    for warning in &checked.warnings {
+        eprintln!("warning: {warning}");
+    }
+    Ok(checked.policy.rules.len() - without)
+}
+
+/// Reads the files that paths name.
+fn read(paths: &[PathBuf]) -> anyhow::Result<Fragments> {
+    let mut files: Vec<Fragment> = Vec::new();
+    for path in paths {
+        let unreadable = || {
+            format!(
+                "cannot read {}: name a file, or a folder with files",
+                path.display()
+            )
+        };
+        match path.is_dir() {
+            false => files.push(file(path)?),
+            true => {
+                let entries = fs::read_dir(path).with_context(unreadable)?;
+                for entry in entries {
+                    let path = entry.with_context(unreadable)?.path();
+                    let name = path.file_name().unwrap_or_default().to_string_lossy();
+                    if name.ends_with(".toml") && !name.starts_with('.') {
+                        files.push(file(&path)?);
+                    }
+                }
+            }
+        }
+    }
+    if files.is_empty() {
+        bail!(
+            "there is no file with rules: a fleet without rules is one with an empty file, such as none.toml"
+        );
+    }
+    let mut names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
+    names.sort_unstable();
+    if let Some([name, _]) = names.windows(2).find(|pair| pair.first() == pair.last()) {
+        bail!("two files are called {name}: names are keys in etcd, give one of them another");
+    }
+    Ok(Fragments::new(0, files)?)
+}
+
+fn file(path: &Path) -> anyhow::Result<Fragment> {
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("cannot read {}: expected a text file", path.display()))?;
+    let name = path
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    Ok(Fragment { name, text })
+}
+
+/// A number of things, with the word for them.
+fn counted(n: usize, what: &str) -> String {
+    match n {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    }
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,249 @@
+//! `[policy]`: where the fleet's policy is.
+
+use std::path::PathBuf;
+
+use policy_source::{Endpoint, Login, MAX_ENDPOINTS, MAX_PREFIX_BYTES, Settings};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{
+    bounds::{DEFAULT_CACHE, DEFAULT_PREFIX, POLICY_SOURCES, names},
+    error::Flaw,
+    value::{absolute, expected, one_of},
+};
+
+/// Where further rules come from: those of a fleet, which `underpass policy` changes (`docs/fleet.md`). They stand behind the rules of the files,
+/// and are checked and put into force as these are. Read when the agent starts.
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"source": "etcd", "endpoints": ["http://127.0.0.1:2379"]}]))]
+pub(super) struct RawPolicy {
+    /// Kind of source.
+    #[schemars(with = "String", extend("enum" = names(&POLICY_SOURCES)))]
+    pub source: Spanned<String>,
+    /// Members of the etcd cluster: `http://HOST:PORT` or `https://HOST:PORT`. One is asked at a time, and another when it fails.
+    #[schemars(
+        with = "Vec<String>",
+        length(min = 1, max = MAX_ENDPOINTS),
+        extend("title" = "list of URLs", "examples" = [["http://127.0.0.1:2379"]])
+    )]
+    pub endpoints: Vec<Spanned<String>>,
+    /// Key beneath which the policy is.
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = "^/[A-Za-z0-9._/-]*[A-Za-z0-9._-]/*$"),
+        length(max = MAX_PREFIX_BYTES),
+        extend("default" = DEFAULT_PREFIX)
+    )]
+    pub prefix: Option<Spanned<String>>,
+    /// User of etcd. Needs `password_file`.
+    #[schemars(with = "Option<String>", extend("examples" = ["agent"]))]
+    pub user: Option<Spanned<String>>,
+    /// File with the user's password. `${NAME}` in its path is a variable of the agent's environment. Needs `user`.
+    #[schemars(
+        with = "Option<String>",
+        extend("title" = "absolute path", "examples" = ["/etc/underpass/etcd.password"])
+    )]
+    pub password_file: Option<Spanned<String>>,
+    /// TLS towards etcd, with the keys of `upstream_tls`. Needed with `https`, and only there.
+    pub tls: Option<tls::RawDialling>,
+    /// File in which the last policy that was put into force is kept, for when etcd is away at the start.
+    #[schemars(
+        with = "Option<String>",
+        extend("title" = "absolute path", "default" = DEFAULT_CACHE)
+    )]
+    pub cache: Option<Spanned<String>>,
+}
+
+/// The fleet's policy: where it is, and where the last good one is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicySource {
+    /// Where it is.
+    pub settings: Settings,
+    /// The file in which the last one that was put into force is kept, for when etcd is away at the start.
+    pub cache: PathBuf,
+}
+
+/// Reads `[policy]`.
+pub(super) fn of(
+    raw: Option<RawPolicy>,
+    warnings: &mut Vec<String>,
+) -> Result<Option<PolicySource>, Flaw> {
+    let Some(raw) = raw else {
+        return Ok(None);
+    };
+    one_of("policy.source", &raw.source, &POLICY_SOURCES)?;
+    let endpoints = endpoints(&raw)?;
+    let is_encrypted = endpoints.iter().any(Endpoint::is_encrypted);
+    let tls = raw.tls.map(tls::RawDialling::read).transpose();
+    let tls = tls.map_err(|why| Flaw::new(raw.source.span(), format!("policy.tls: {why}")))?;
+    let wrong = |why: &str| Err(Flaw::new(raw.source.span(), format!("policy.tls: {why}")));
+    match (is_encrypted, &tls) {
+        (true, None) => {
+            return wrong(
+                "expected with `https://`: `{ ca = \"/PATH\" }`, who has to have signed the members' certificates; found none",
+            );
+        }
+        (false, Some(_)) => return wrong("expected with `https://` only; found `http://`"),
+        _ => {}
+    }
+    if !is_encrypted && !endpoints.iter().all(Endpoint::is_here) {
+        warnings.push(
+            "policy.endpoints: without TLS, whoever is between this host and etcd decides which rules hold here"
+                .to_owned(),
+        );
+    }
+    let login = match (raw.user, raw.password_file) {
+        (None, None) => None,
+        (Some(user), Some(file)) => {
+            let span = file.span();
+            let path = tls::secret("policy.password_file", file.into_inner());
+            Some(Login {
+                user: user.into_inner(),
+                password_file: path.map_err(|why| Flaw::new(span, why))?,
+            })
+        }
+        (Some(one), None) | (None, Some(one)) => {
+            let what = "both `user` and `password_file`, or neither; found one of them";
+            return Err(Flaw::new(one.span(), format!("policy: expected {what}")));
+        }
+    };
+    let prefix = match raw.prefix {
+        None => DEFAULT_PREFIX.to_owned(),
+        Some(prefix) => checked_prefix(&prefix)?,
+    };
+    let cache = match raw.cache {
+        None => PathBuf::from(DEFAULT_CACHE),
+        Some(path) => absolute("policy.cache", &path)?,
+    };
+    let settings = Settings {
+        endpoints,
+        prefix,
+        login,
+        tls,
+    };
+    Ok(Some(PolicySource { settings, cache }))
+}
+
+fn endpoints(raw: &RawPolicy) -> Result<Vec<Endpoint>, Flaw> {
+    if raw.endpoints.is_empty() || raw.endpoints.len() > MAX_ENDPOINTS {
+        let found = raw.endpoints.len();
+        let message = format!(
+            "policy.endpoints: expected 1 to {MAX_ENDPOINTS} members of etcd; found {found}"
+        );
+        return Err(Flaw::new(raw.source.span(), message));
+    }
+    let read = |text: &Spanned<String>| {
+        let endpoint = Endpoint::parse(text.get_ref());
+        endpoint.map_err(|why| Flaw::new(text.span(), format!("policy.endpoints: {why}")))
+    };
+    let endpoints: Vec<Endpoint> = raw.endpoints.iter().map(read).collect::<Result<_, _>>()?;
+    let plain = endpoints
+        .iter()
+        .zip(&raw.endpoints)
+        .find(|(one, _)| !one.is_encrypted());
+    match plain {
+        // A login would go to it in the clear, however the others are reached.
+        Some((_, text)) if endpoints.iter().any(Endpoint::is_encrypted) => {
+            expected("policy.endpoints", text, "`https://` for each, or for none")
+        }
+        _ => Ok(endpoints),
+    }
+}
+
+fn checked_prefix(prefix: &Spanned<String>) -> Result<String, Flaw> {
+    let text = prefix.get_ref();
+    let legal = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    let is_prefix = text.starts_with('/')
+        && !text.trim_end_matches('/').is_empty()
+        && text.len() <= MAX_PREFIX_BYTES
+        && text.chars().all(legal);
+    match is_prefix {
+        true => Ok(text.trim_end_matches('/').to_owned()),
+        false => {
+            let what = format!(
+                "a key that begins with `/`, of at most {MAX_PREFIX_BYTES} letters, digits, `-`, `_`, `.`, `/`"
+            );
+            expected("policy.prefix", prefix, &what)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::tests::parse;
+
+    #[test]
+    fn a_source_is_read_and_what_is_wrong_is_named() {
+        let table = |keys: &str| parse(&format!("[policy]\nsource = \"etcd\"\n{keys}\n"));
+        let here = "endpoints = [\"http://127.0.0.1:2379\"]";
+        let source = table(here).unwrap().source.unwrap();
+        assert_eq!(source.settings.prefix, "/underpass");
+        assert_eq!(
+            source.cache.to_str(),
+            Some("/var/lib/underpass/policy.json")
+        );
+        let far = table("endpoints = [\"http://etcd1.example:2379\"]").unwrap();
+        assert!(far.warnings.iter().any(|said| said.contains("without TLS")));
+        let both = "endpoints = [\"https://a:1\"]\ntls = { ca = \"/a\" }\nuser = \"u\"\npassword_file = \"/p\"";
+        let source = table(both).unwrap().source.unwrap();
+        assert_eq!(source.settings.login.unwrap().user, "u");
+        for (keys, said) in [
+            (
+                "endpoints = []",
+                "policy.endpoints: expected 1 to 16 members",
+            ),
+            (
+                "endpoints = [\"etcd:1\"]",
+                "policy.endpoints: expected `http://HOST:PORT`",
+            ),
+            (
+                "endpoints = [\"https://a:1\"]",
+                "policy.tls: expected with `https://`",
+            ),
+            (
+                "endpoints = [\"http://a:1\"]\ntls = { ca = \"/a\" }",
+                "only; found `http://`",
+            ),
+            (
+                "endpoints = [\"https://a:1\", \"http://b:1\"]\ntls = { ca = \"/a\" }",
+                "`https://` for each, or for none",
+            ),
+            (
+                &format!("{here}\nuser = \"u\""),
+                "both `user` and `password_file`",
+            ),
+            (
+                &format!("{here}\nuser = \"u\"\npassword_file = \"p\""),
+                "an absolute path",
+            ),
+            (
+                &format!("{here}\nprefix = \"a\""),
+                "policy.prefix: expected a key",
+            ),
+            (
+                &format!("{here}\nprefix = \"/\""),
+                "policy.prefix: expected a key",
+            ),
+            (
+                &format!("{here}\ncache = \"a\""),
+                "policy.cache: expected an absolute path",
+            ),
+        ] {
+            let refused = table(keys).unwrap_err().to_string();
+            assert!(refused.contains(said), "{refused}");
+        }
+        let consul = parse("[policy]\nsource = \"consul\"\nendpoints = []")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            consul.contains("policy.source: expected `etcd`"),
+            "{consul}"
+        );
+        // A log-in in a URL is no secret any more once it is in a message.
+        let login = table("endpoints = [\"http://me:hunter2@a:1\"]")
+            .unwrap_err()
+            .to_string();
+        assert!(!login.contains("hunter2"), "{login}");
+    }
+}

@@ -1,0 +1,129 @@
+//! The files of a policy.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+
+/// Files of a policy, at most. A push writes each, removes others, and writes the version, all in one transaction, for which
+/// etcd takes 128 operations unless its `--max-txn-ops` says otherwise.
+pub const MAX_FRAGMENTS: usize = 60;
+
+/// Bytes of all files together. A push sends them twice (as files, and as a version) in one request, for which etcd takes
+/// 1.5 MiB unless its `--max-request-bytes` says otherwise.
+pub const MAX_FRAGMENT_BYTES: usize = 640 << 10;
+
+/// Bytes of a file's name.
+pub const MAX_NAME_BYTES: usize = 63;
+
+/// The digits of a digest that are shown and compared: 64 bits, for at most some versions of one policy.
+const DIGEST_DIGITS: usize = 16;
+
+/// A file of a policy, of which rules are read as from a file of `conf.d`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fragment {
+    /// The name, which ends in `.toml`.
+    pub name: String,
+    /// The text.
+    pub text: String,
+}
+
+/// All files of a policy, in the order of their names' bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fragments {
+    /// The revision of etcd at which the last of them was changed.
+    pub revision: i64,
+    /// The files.
+    pub files: Vec<Fragment>,
+}
+
+/// Why what is in etcd is no policy.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Unusable {
+    /// There are too many files.
+    #[error("there are more than {MAX_FRAGMENTS} files: put more rules into each")]
+    TooMany,
+    /// The files are too long.
+    #[error("the files have more than {MAX_FRAGMENT_BYTES} bytes together")]
+    TooLong,
+    /// A name is none.
+    #[error(
+        "{0:?} is no name of a file: expected 1 to {MAX_NAME_BYTES} letters, digits, `-`, `_`, `.`, with `.toml` at its end"
+    )]
+    Name(String),
+    /// A text is none.
+    #[error("{0} is not UTF-8")]
+    Text(String),
+}
+
+impl Fragments {
+    /// Puts files together.
+    ///
+    /// # Errors
+    /// They exceed a bound, or a name is none.
+    pub fn new(revision: i64, mut files: Vec<Fragment>) -> Result<Self, Unusable> {
+        if files.len() > MAX_FRAGMENTS {
+            return Err(Unusable::TooMany);
+        }
+        let bytes: usize = files.iter().map(|file| file.text.len()).sum();
+        if bytes > MAX_FRAGMENT_BYTES {
+            return Err(Unusable::TooLong);
+        }
+        if let Some(bad) = files.iter().find(|file| !is_name(&file.name)) {
+            return Err(Unusable::Name(
+                bad.name.chars().take(MAX_NAME_BYTES).collect(),
+            ));
+        }
+        files.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(Self { revision, files })
+    }
+
+    /// Reads files from pairs of names and values.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; or a text is not UTF-8.
+    pub(crate) fn of_values<'v>(
+        revision: i64,
+        values: impl Iterator<Item = (&'v [u8], &'v [u8])>,
+    ) -> Result<Self, Unusable> {
+        let mut files = Vec::new();
+        for (name, value) in values.take(MAX_FRAGMENTS + 1) {
+            let name = String::from_utf8_lossy(name).into_owned();
+            let text =
+                String::from_utf8(value.to_vec()).map_err(|_| Unusable::Text(name.clone()))?;
+            files.push(Fragment { name, text });
+        }
+        Self::new(revision, files)
+    }
+
+    /// Returns the beginning of the SHA-256 of names and texts: the same for the same policy, whatever the revision.
+    pub fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        for file in &self.files {
+            for part in [&file.name, &file.text] {
+                hash.update((part.len() as u64).to_be_bytes());
+                hash.update(part);
+            }
+        }
+        let mut digits = String::new();
+        for byte in hash.finalize() {
+            digits.push_str(&format!("{byte:02x}"));
+        }
+        digits.truncate(DIGEST_DIGITS);
+        digits
+    }
+
+    /// Returns a file's text.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        let file = self.files.iter().find(|file| file.name == name);
+        file.map(|file| file.text.as_str())
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let legal = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let stem = name.strip_suffix(".toml").unwrap_or_default();
+    !stem.is_empty()
+        && !stem.starts_with('.')
+        && name.len() <= MAX_NAME_BYTES
+        && name.chars().all(legal)
+}

@@ -1,0 +1,49 @@
+//! Where in etcd what is.
+//!
+//! `<prefix>/rules/<name>.toml` are the files of the policy, `<prefix>/head` the number of the version that was pushed last,
+//! `<prefix>/history/<number>` the versions, and `<prefix>/status/<host>` what a host made of the policy.
+
+/// The longest prefix: keys stay short.
+pub const MAX_PREFIX_BYTES: usize = 256;
+
+/// The keys beneath a prefix.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    pub(crate) fn new(prefix: &str) -> Self {
+        let prefix = prefix.trim_end_matches('/').to_owned();
+        Self { prefix }
+    }
+
+    pub(crate) fn rules(&self) -> String {
+        format!("{}/rules/", self.prefix)
+    }
+
+    pub(crate) fn rule(&self, name: &str) -> String {
+        format!("{}{name}", self.rules())
+    }
+
+    pub(crate) fn head(&self) -> String {
+        format!("{}/head", self.prefix)
+    }
+
+    pub(crate) fn versions(&self) -> String {
+        format!("{}/history/", self.prefix)
+    }
+
+    /// Padded: the order of the names is that of the numbers.
+    pub(crate) fn version(&self, number: u64) -> String {
+        format!("{}{number:010}", self.versions())
+    }
+
+    pub(crate) fn statuses(&self) -> String {
+        format!("{}/status/", self.prefix)
+    }
+
+    pub(crate) fn status(&self, host: &str) -> String {
+        format!("{}{host}", self.statuses())
+    }
+}

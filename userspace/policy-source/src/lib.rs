@@ -1,0 +1,37 @@
+//! The policy of a fleet, kept in etcd: agents follow it and acknowledge what they made of it, operators change it.
+//!
+//! - `settings`: where etcd is, and how it is reached; `session`: a connection to one of its members.
+//! - `fragments`: the files of a policy, their bounds and their digest; `keys`: where they are.
+//! - `follow`: an agent's part. Each change is offered whole; the verdict on it becomes the host's status.
+//! - `status`: that status; `fleet`: what operators do: push, roll back, read statuses.
+//! - `failure`: why etcd could not be read; `pace`: how often it is asked.
+//!
+//! **Invariant**: what comes from etcd is bounded before it is kept ([`MAX_FRAGMENTS`], [`MAX_FRAGMENT_BYTES`],
+//! [`MAX_MESSAGE_BYTES`]), and nothing here decides what a policy means.
+
+#![forbid(unsafe_code)]
+
+mod failure;
+mod fleet;
+mod follow;
+mod fragments;
+mod keys;
+mod pace;
+mod session;
+mod settings;
+mod status;
+
+pub use failure::Failure;
+pub use fleet::{Fleet, KEPT_VERSIONS, Version};
+pub use follow::{Follower, News};
+pub use fragments::{
+    Fragment, Fragments, MAX_FRAGMENT_BYTES, MAX_FRAGMENTS, MAX_NAME_BYTES, Unusable,
+};
+pub use keys::MAX_PREFIX_BYTES;
+pub use pace::Pace;
+pub use session::{Dial, MAX_MESSAGE_BYTES, dial_plainly};
+pub use settings::{Endpoint, Login, MAX_ENDPOINTS, Settings};
+pub use status::{MAX_ERROR_BYTES, STATUS_TTL, Status, Verdict};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+//! How often etcd is asked, and how long it is waited for.
+
+use std::time::Duration;
+
+/// The times of an agent that follows. Tests have shorter ones.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// The time limit of one question, and of making a connection.
+    pub answer: Duration,
+    /// The time between two questions whether the watch is alive. etcd refuses pings more often than every 5 s, and takes this
+    /// for no ping.
+    pub probe: Duration,
+    /// The time without a word after which a member counts as dead.
+    pub silence: Duration,
+    /// The shortest wait after all members have failed; it doubles up to `longest_wait`.
+    pub shortest_wait: Duration,
+    /// The longest.
+    pub longest_wait: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            answer: Duration::from_secs(3),
+            probe: Duration::from_secs(2),
+            silence: Duration::from_secs(6),
+            shortest_wait: Duration::from_millis(250),
+            longest_wait: Duration::from_secs(15),
+        }
+    }
+}
+
+impl Pace {
+    /// Returns the wait after so many failures in a row: none until each of `members` was tried, then longer and longer, and between
+    /// half and all of that, so that a fleet does not come back at once.
+    pub(crate) fn wait(&self, failures: u32, members: usize) -> Duration {
+        let rounds = failures / u32::try_from(members.max(1)).unwrap_or(u32::MAX);
+        if rounds == 0 {
+            return Duration::ZERO;
+        }
+        let longer = self.shortest_wait.saturating_mul(1 << (rounds - 1).min(16));
+        longer
+            .min(self.longest_wait)
+            .mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+}

@@ -1,0 +1,565 @@
+//! Policies in a real cluster of etcd: how hosts follow while members die, hang, lose their leader or are compacted.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests say what they expect by failing, and so do their helpers"
+)]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use policy_source::{
+    Endpoint, Failure, Fleet, Follower, Fragment, Fragments, KEPT_VERSIONS, Login,
+    MAX_FRAGMENT_BYTES, MAX_FRAGMENTS, News, Pace, Settings, Verdict, dial_plainly,
+};
+use sandbox::{Certificates, Etcd};
+use tls::Dialling;
+use tokio::{
+    runtime::Handle,
+    sync::{oneshot, watch},
+    task::JoinSet,
+    time,
+};
+
+/// Longer than anything here takes; a hang is a failure, not a wait.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A change has to be everywhere within this time.
+const PROMPT: Duration = Duration::from_secs(2);
+
+/// Shorter than an agent's, so that tests do not wait.
+const PACE: Pace = Pace {
+    answer: Duration::from_secs(2),
+    probe: Duration::from_millis(100),
+    silence: Duration::from_millis(500),
+    shortest_wait: Duration::from_millis(20),
+    longest_wait: Duration::from_millis(200),
+};
+
+fn settings(endpoints: &[String]) -> Settings {
+    let endpoints = endpoints.iter().map(|url| Endpoint::parse(url).unwrap());
+    Settings {
+        endpoints: endpoints.collect(),
+        prefix: "/underpass".to_owned(),
+        login: None,
+        tls: None,
+    }
+}
+
+fn policy(files: &[(&str, &str)]) -> Fragments {
+    let files = files.iter().map(|(name, text)| Fragment {
+        name: (*name).to_owned(),
+        text: (*text).to_owned(),
+    });
+    Fragments::new(0, files.collect()).unwrap()
+}
+
+/// A host that follows, and takes everything but texts with the word `bad`.
+struct Host {
+    offers: watch::Receiver<Option<Arc<Fragments>>>,
+    said: Arc<Mutex<BTreeMap<String, u64>>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Host {
+    fn new(runtime: &Runtime, name: &str, settings: Settings) -> Self {
+        Self::at(PACE, runtime, name, settings)
+    }
+
+    fn at(pace: Pace, runtime: &Runtime, name: &str, settings: Settings) -> Self {
+        let offers = watch::Sender::new(None);
+        let verdicts = watch::Sender::new(None);
+        let said = Arc::new(Mutex::new(BTreeMap::<String, u64>::new()));
+        let follower = Follower {
+            settings,
+            host: name.to_owned(),
+            agent: "0".to_owned(),
+            pace,
+            dial: dial_plainly(),
+            offers: offers.clone(),
+            verdicts: verdicts.subscribe(),
+            tell: {
+                let said = said.clone();
+                Box::new(move |news: News<'_>| {
+                    let word = match news {
+                        News::InStep => "in step".to_owned(),
+                        News::Heard => "heard".to_owned(),
+                        News::Failed(failure) => failure.label().to_owned(),
+                        News::Unusable(verdict) => verdict.error.clone().unwrap(),
+                    };
+                    *said.lock().unwrap().entry(word).or_default() += 1;
+                })
+            },
+        };
+        let mut offered = offers.subscribe();
+        let mut tasks = JoinSet::new();
+        tasks.spawn_on(async { match follower.run().await {} }, runtime.handle());
+        let judge = async move {
+            let mut in_force = String::new();
+            while offered.changed().await.is_ok() {
+                let Some(offer) = offered.borrow_and_update().clone() else {
+                    continue;
+                };
+                let digest = digest(&offer);
+                let is_bad = offer.files.iter().any(|file| file.text.contains("bad"));
+                if !is_bad {
+                    in_force.clone_from(&digest);
+                }
+                verdicts.send_replace(Some(Verdict {
+                    revision: offer.revision,
+                    digest,
+                    error: is_bad.then(|| "a word is bad".to_owned()),
+                    in_force: in_force.clone(),
+                }));
+            }
+        };
+        tasks.spawn_on(judge, runtime.handle());
+        Self {
+            offers: offers.subscribe(),
+            said,
+            _tasks: tasks,
+        }
+    }
+
+    fn has(&self, digest: &str) -> bool {
+        let offered = self.offers.borrow();
+        offered
+            .as_ref()
+            .is_some_and(|offered| self::digest(offered) == digest)
+    }
+
+    fn heard(&self, word: &str) -> u64 {
+        let said = self.said.lock().unwrap();
+        let matching = said.iter().filter(|(known, _)| known.contains(word));
+        matching.map(|(_, times)| times).sum()
+    }
+}
+
+/// The digest of a policy, which hosts of this process compute once for all: each of a fleet's has a processor of its own.
+fn digest(of: &Fragments) -> String {
+    static LAST: Mutex<Option<(Vec<Fragment>, String)>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap();
+    match &*last {
+        Some((files, digest)) if *files == of.files => digest.clone(),
+        _ => {
+            let digest = of.digest();
+            *last = Some((of.files.clone(), digest.clone()));
+            digest
+        }
+    }
+}
+
+fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -> bool) -> Duration {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < within, "not within {within:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    begun.elapsed()
+}
+
+/// A runtime that runs on a thread of its own until the test is over.
+struct Runtime {
+    handle: Handle,
+    _end: oneshot::Sender<()>,
+}
+
+impl Runtime {
+    fn block_on<T>(&self, asked: impl Future<Output = T>) -> T {
+        self.handle.block_on(asked)
+    }
+
+    fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+fn runtime() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().unwrap();
+    let handle = runtime.handle().clone();
+    let (end, ended) = oneshot::channel();
+    std::thread::spawn(move || runtime.block_on(ended));
+    Runtime { handle, _end: end }
+}
+
+/// Pushes by any member that answers.
+fn push(runtime: &Runtime, etcd: &Etcd<'_>, files: &[(&str, &str)]) -> String {
+    let fragments = policy(files);
+    let digest = fragments.digest();
+    runtime.block_on(async {
+        let mut last = None;
+        for _ in 0..50 {
+            let pushed = async {
+                let mut fleet =
+                    Fleet::connect(&settings(&etcd.endpoints()), &dial_plainly()).await?;
+                fleet.push(fragments.clone(), None, 0).await
+            };
+            match pushed.await {
+                Ok(_) => return,
+                Err(failure) => last = Some(failure),
+            }
+            time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("nobody takes a policy: {last:?}");
+    });
+    digest
+}
+
+#[test]
+fn two_hundred_hosts_follow_a_thousand_rules_within_two_seconds() {
+    let hosts = std::env::var("UNDERPASS_FOLLOWERS").map_or(200, |hosts| hosts.parse().unwrap());
+    let etcd = Etcd::start(None, 3).unwrap();
+    let runtime = runtime();
+    let all: Vec<Host> = (0..hosts)
+        .map(|n| {
+            Host::at(
+                Pace::default(),
+                &runtime,
+                &format!("h{n}"),
+                settings(&etcd.endpoints()),
+            )
+        })
+        .collect();
+    eventually("all are in step", PATIENCE, || {
+        all.iter().all(|host| host.heard("in step") > 0)
+    });
+    let rules = |from: usize, action: &str| -> String {
+        let rule = |n: usize| {
+            format!(
+                "[[rule]]\nname = \"r{n}\"\nto = [\"10.0.0.1:{}\"]\naction = \"{action}\"\n",
+                n + 1
+            )
+        };
+        (from..from + 100).map(rule).collect()
+    };
+    for action in ["bypass", "observe"] {
+        let files: Vec<(String, String)> = (0..10)
+            .map(|n| (format!("{n}.toml"), rules(100 * n, action)))
+            .collect();
+        let files: Vec<(&str, &str)> = files
+            .iter()
+            .map(|(n, t)| (n.as_str(), t.as_str()))
+            .collect();
+        let digest = push(&runtime, &etcd, &files);
+        let took = eventually("all have it", PROMPT, || {
+            all.iter().all(|host| host.has(&digest))
+        });
+        eprintln!("{hosts} hosts have 1,000 rules after {took:?}");
+        let acknowledged = async {
+            let mut fleet = Fleet::connect(&settings(&etcd.endpoints()), &dial_plainly())
+                .await
+                .unwrap();
+            let begun = Instant::now();
+            loop {
+                let statuses = fleet.statuses().await.unwrap();
+                let good = statuses.iter().filter(|status| status.has(&digest)).count();
+                if good == hosts {
+                    return;
+                }
+                assert!(
+                    begun.elapsed() < PATIENCE,
+                    "{good} of {hosts} have acknowledged"
+                );
+                time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        runtime.block_on(acknowledged);
+    }
+    // Nobody lost the thread on the way.
+    assert!(
+        all.iter()
+            .all(|host| host.heard("lost") + host.heard("late") == 0)
+    );
+}
+
+#[test]
+fn hosts_follow_while_members_die_hang_and_lose_their_leader() {
+    let mut etcd = Etcd::start(None, 3).unwrap();
+    let runtime = runtime();
+    let hosts: Vec<Host> = (0..6)
+        .map(|n| Host::new(&runtime, &format!("h{n}"), settings(&etcd.endpoints())))
+        .collect();
+    let follow = |etcd: &Etcd<'_>, text: &str| {
+        let digest = push(&runtime, etcd, &[("a.toml", text)]);
+        eventually(text, PATIENCE, || {
+            hosts.iter().all(|host| host.has(&digest))
+        });
+    };
+    follow(&etcd, "# all are there");
+
+    // A member dies; then the leader hangs, which nobody is told.
+    etcd.kill(0).unwrap();
+    follow(&etcd, "# one is dead");
+    etcd.restart(0).unwrap();
+    let leader = etcd.leader().unwrap();
+    etcd.signal(leader, Signal::SIGSTOP).unwrap();
+    follow(&etcd, "# the leader hangs");
+    etcd.signal(leader, Signal::SIGCONT).unwrap();
+    etcd.wait_for(leader).unwrap();
+
+    // A member that is cut off from the others has no leader. Whoever watches there must not believe that nothing changes.
+    let lonely = settings(&etcd.endpoints()[..1]);
+    let alone = Host::new(&runtime, "alone", lonely);
+    eventually("it is in step", PATIENCE, || alone.heard("in step") > 0);
+    for other in [1, 2] {
+        etcd.signal(other, Signal::SIGSTOP).unwrap();
+    }
+    eventually("it knows that it is cut off", PATIENCE, || {
+        alone.heard("lost") + alone.heard("late") > 0
+    });
+    for other in [1, 2] {
+        etcd.signal(other, Signal::SIGCONT).unwrap();
+    }
+    let digest = push(&runtime, &etcd, &[("a.toml", "# together again")]);
+    eventually("it follows again", PATIENCE, || alone.has(&digest));
+    eventually("all follow", PATIENCE, || {
+        hosts.iter().all(|host| host.has(&digest))
+    });
+}
+
+#[test]
+fn a_watch_that_was_lost_over_a_compaction_comes_back_to_what_is_there() {
+    let mut etcd = Etcd::start(None, 3).unwrap();
+    let runtime = runtime();
+    let host = Host::new(&runtime, "h", settings(&etcd.endpoints()[..1]));
+    let first = push(&runtime, &etcd, &[("a.toml", "1"), ("b.toml", "1")]);
+    eventually("it follows", PATIENCE, || host.has(&first));
+    etcd.kill(0).unwrap();
+    eventually("it is away", PATIENCE, || host.heard("unreachable") > 0);
+    push(&runtime, &etcd, &[("a.toml", "2")]);
+    let last = push(&runtime, &etcd, &[("a.toml", "3")]);
+    let said = etcd
+        .ctl(1, &["get", "/underpass/head", "-w", "json"])
+        .unwrap();
+    let revision = said.split("\"revision\":").nth(1).unwrap();
+    let revision: String = revision.chars().take_while(char::is_ascii_digit).collect();
+    etcd.ctl(1, &["compact", "--physical", &revision]).unwrap();
+    assert!(host.has(&first), "the last good one stays meanwhile");
+    etcd.restart(0).unwrap();
+    eventually("it has the last", PATIENCE, || host.has(&last));
+}
+
+#[test]
+fn a_bad_policy_and_one_beyond_the_bounds_change_nothing_and_are_told() {
+    let etcd = Etcd::start(None, 1).unwrap();
+    let runtime = runtime();
+    let host = Host::new(&runtime, "h", settings(&etcd.endpoints()));
+    let good = push(&runtime, &etcd, &[("a.toml", "good")]);
+    eventually("it follows", PATIENCE, || host.has(&good));
+    let status = |holds: &dyn Fn(&policy_source::Status) -> bool| {
+        let mut found = None;
+        eventually("its status says so", PATIENCE, || {
+            runtime.block_on(async {
+                let mut fleet = Fleet::connect(&settings(&etcd.endpoints()), &dial_plainly())
+                    .await
+                    .unwrap();
+                found = fleet.statuses().await.unwrap().pop();
+            });
+            found.as_ref().is_some_and(holds)
+        });
+        found.unwrap()
+    };
+    assert_eq!(status(&|status| status.has(&good)).result, "applied");
+    let bad = push(&runtime, &etcd, &[("a.toml", "bad")]);
+    let refused = status(&|status| status.digest == bad);
+    assert_eq!(
+        (refused.result.as_str(), refused.in_force),
+        ("refused", good.clone())
+    );
+    assert_eq!(refused.error.unwrap(), "a word is bad");
+
+    // What nobody can push, because etcd is written to directly.
+    let put = |key: &str, value: &str| etcd.ctl(0, &["put", key, value]).unwrap();
+    push(
+        &runtime,
+        &etcd,
+        &[("a.toml", &"#".repeat(MAX_FRAGMENT_BYTES))],
+    );
+    put("/underpass/rules/b.toml", "#");
+    eventually("it is too long", PATIENCE, || {
+        host.heard("bytes together") > 0
+    });
+    put("/underpass/rules/a b.toml", "");
+    let names: Vec<String> = (0..MAX_FRAGMENTS).map(|n| format!("{n}.toml")).collect();
+    let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "#")).collect();
+    push(&runtime, &etcd, &files);
+    put("/underpass/rules/b.toml", "");
+    eventually("there are too many", PATIENCE, || {
+        host.heard("more than 60 files") > 0
+    });
+    push(&runtime, &etcd, &[]);
+    put("/underpass/rules/a b.toml", "");
+    eventually("a name is none", PATIENCE, || {
+        host.heard("is no name of a file") > 0
+    });
+    assert_eq!(host.heard("lost") + host.heard("late"), 0);
+
+    // A push puts it right, whatever there was.
+    let good = push(&runtime, &etcd, &[("a.toml", "good again")]);
+    eventually("it follows again", PATIENCE, || host.has(&good));
+    assert_eq!(status(&|status| status.has(&good)).in_force, good);
+}
+
+/// A certificate for this host, signed by an authority of its own, in a folder.
+fn certificates(folder: &Path) -> Certificates {
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let authority = params.self_signed(&key).unwrap();
+    let issuer = rcgen::Issuer::new(params, key);
+    let own = rcgen::KeyPair::generate().unwrap();
+    let names = vec!["127.0.0.1".to_owned()];
+    let cert = rcgen::CertificateParams::new(names)
+        .unwrap()
+        .signed_by(&own, &issuer)
+        .unwrap();
+    let written = |name: &str, text: String| {
+        let path = folder.join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        path
+    };
+    Certificates {
+        ca: written("ca", authority.pem()),
+        cert: written("cert", cert.pem()),
+        key: written("key", own.serialize_pem()),
+    }
+}
+
+#[test]
+fn only_the_right_etcd_is_believed_and_it_is_told_who_asks() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [files, others] = [&folders[0], &folders[1]].map(|folder| certificates(folder.path()));
+    let etcd = Etcd::start_encrypted(files.clone()).unwrap();
+    for args in [
+        &["user", "add", "root:first"][..],
+        &["user", "grant-role", "root", "root"],
+        &["role", "add", "underpass-agent"],
+        &[
+            "role",
+            "grant-permission",
+            "underpass-agent",
+            "--prefix=true",
+            "read",
+            "/underpass/rules/",
+        ],
+        &[
+            "role",
+            "grant-permission",
+            "underpass-agent",
+            "--prefix=true",
+            "readwrite",
+            "/underpass/status/",
+        ],
+        &["user", "add", "agent:hunter2"],
+        &["user", "grant-role", "agent", "underpass-agent"],
+        &["put", "/underpass/rules/a.toml", "good"],
+        &["auth", "enable"],
+    ] {
+        etcd.ctl(0, args).unwrap();
+    }
+    let good = policy(&[("a.toml", "good")]).digest();
+    let runtime = runtime();
+    let password = |text: &str| {
+        let path = folders[0].path().join(text.trim());
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let host = |ca: &Path, own: Option<&Certificates>, password_file: Option<PathBuf>| {
+        let own = own.map(|own| (own.cert.clone(), own.key.clone()));
+        let tls = Dialling {
+            ca: ca.to_owned(),
+            server_name: None,
+            own,
+        };
+        let login = password_file.map(|password_file| Login {
+            user: "agent".to_owned(),
+            password_file,
+        });
+        let settings = Settings {
+            login,
+            tls: Some(tls),
+            ..settings(&etcd.endpoints())
+        };
+        Host::new(&runtime, "h", settings)
+    };
+    let right = host(&files.ca, Some(&files), Some(password("hunter2\n")));
+    eventually("who may follows", PATIENCE, || {
+        right.has(&good) && right.heard("in step") > 0
+    });
+    for (wrong, label) in [
+        (
+            host(&others.ca, Some(&files), Some(password("hunter2"))),
+            "tls",
+        ),
+        (
+            host(&files.ca, Some(&files), Some(password("hunter3"))),
+            "denied",
+        ),
+        (
+            host(
+                &files.ca,
+                Some(&files),
+                Some(folders[0].path().join("none")),
+            ),
+            "password",
+        ),
+        (host(&files.ca, Some(&files), None), "denied"),
+    ] {
+        eventually(label, PATIENCE, || wrong.heard(label) > 0);
+        assert!(!wrong.has(&good) && wrong.heard("in step") == 0);
+    }
+    // A client without the right certificate is ended by etcd, in or after the handshake.
+    let stranger = host(&files.ca, Some(&others), Some(password("hunter2")));
+    eventually("a stranger", PATIENCE, || {
+        stranger.heard("tls") + stranger.heard("lost") > 0
+    });
+    assert!(!stranger.has(&good));
+}
+
+#[test]
+fn versions_are_kept_bounded_and_can_be_pushed_again_but_not_at_the_same_time() {
+    let etcd = Etcd::start(None, 1).unwrap();
+    runtime().block_on(async {
+        let settings = settings(&etcd.endpoints());
+        let mut fleet = Fleet::connect(&settings, &dial_plainly()).await.unwrap();
+        assert_eq!(fleet.head().await.unwrap(), None);
+        let text = |n: u64| policy(&[("a.toml", &format!("# {n}"))]);
+        for n in 1..=KEPT_VERSIONS + 2 {
+            assert_eq!(fleet.push(text(n), None, n).await.unwrap().number, n);
+        }
+        assert_eq!(fleet.head().await.unwrap(), Some(KEPT_VERSIONS + 2));
+        let gone = fleet.version(2).await.unwrap_err();
+        assert!(matches!(gone, Failure::Absent(_)), "{gone}");
+        let third = fleet.version(3).await.unwrap();
+        assert_eq!(third.fragments.files, text(3).files);
+        let again = fleet.push(third.fragments, Some(3), 0).await.unwrap();
+        assert_eq!((again.number, again.repeats), (KEPT_VERSIONS + 3, Some(3)));
+        let wanted = fleet.wanted().await.unwrap().unwrap();
+        assert_eq!(wanted.digest(), text(3).digest());
+
+        // Of two at once, each wins or is told that it has not.
+        let mut other = Fleet::connect(&settings, &dial_plainly()).await.unwrap();
+        let (one, two) = tokio::join!(fleet.push(text(7), None, 0), other.push(text(8), None, 0));
+        let raced = [&one, &two]
+            .iter()
+            .filter(|p| matches!(p, Err(Failure::Raced)))
+            .count();
+        let pushed = [one, two]
+            .into_iter()
+            .flatten()
+            .map(|version| version.number);
+        let mut numbers: Vec<_> = pushed.collect();
+        numbers.dedup();
+        assert_eq!(numbers.len() + raced, 2, "{numbers:?}, {raced} raced");
+    });
+}
