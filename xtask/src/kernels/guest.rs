@@ -1,4 +1,4 @@
-//! A small system that has the agent and the integrity program, as an initramfs.
+//! A small system that has the agent, the integrity program, a database and a driver, as an initramfs.
 
 use std::{
     fs::{self, File, Permissions},
@@ -20,11 +20,14 @@ const AGENT: &str = include_str!("agent.toml");
 
 /// The programs of the release build that the guest gets, with everything that the linker loads for
 /// them.
-const PROGRAMS: [&str; 2] = ["underpass", "integrity"];
+const PROGRAMS: [&str; 4] = ["underpass", "integrity", "cql-node", "examples/driver"];
 
 /// Makes the system anew in `folder`, for a processor; each engine is to carry `bytes`. Returns its archive.
 pub fn make(folder: &Path, processor: Processor, bytes: &str) -> Result<PathBuf> {
-    let built = processor.build(&["-p", "underpass", "-p", "underpass-integrity"])?;
+    processor.build(&["-p", "underpass-sandbox", "--example", "driver"])?;
+    let own = ["underpass", "underpass-integrity", "underpass-cql-node"];
+    let own: Vec<&str> = own.into_iter().flat_map(|name| ["-p", name]).collect();
+    let built = processor.build(&own)?;
     let root = folder.join("guest");
     if root.exists() {
         fs::remove_dir_all(&root)?;
@@ -44,9 +47,10 @@ pub fn make(folder: &Path, processor: Processor, bytes: &str) -> Result<PathBuf>
     fs::copy(busybox, root.join("bin/busybox"))?;
     for program in PROGRAMS {
         let built = built.join(program);
+        let name = built.file_name().unwrap_or_default();
         run(Command::new(processor.tool("strip"))
             .arg("-o")
-            .arg(root.join("bin").join(program))
+            .arg(root.join("bin").join(name))
             .arg(&built))?;
         for (from, to) in processor.libraries(&built)? {
             let copy = root.join(to.strip_prefix("/").unwrap_or(&to));
