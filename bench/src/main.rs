@@ -1,9 +1,9 @@
 //! The benchmark: drives load over the ways to a database, and compares them.
 //!
-//! - `paths/`: our paths, a file each; `ways.rs`: the ones of them and of the peers that are
+//! - `paths/`: our paths; `ways.rs`: the ones of them and of the peers that are
 //!   compared.
 //! - `gateway/`: networks with a gateway between clients and a database.
-//! - `databases/`: databases and stand-ins, a file each; `server.rs`: one as a process of ours.
+//! - `databases/`: databases and stand-ins; `server.rs`: one as a process of ours.
 //! - `run/`: experiments in interleaved rounds, into a result file; `account/`: the kernel's
 //!   account of what they used. The generator itself is the crate `load`, peers are `peers`.
 //! - `others/`: load generators of others, a file each.
@@ -59,8 +59,6 @@ enum Command {
     List(results::ListArgs),
     #[command(hide = true, name = run::SUBCOMMAND)]
     Generator,
-    #[command(hide = true, name = demo::SUBCOMMAND)]
-    Shop,
     #[command(hide = true)]
     Null { listen: SocketAddr },
 }
@@ -85,7 +83,6 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Generator => load::serve().map(|()| ExitCode::SUCCESS),
-        Command::Shop => demo::serve().map(|()| ExitCode::SUCCESS),
         Command::Null { listen } => load::null::serve(listen).map(|()| ExitCode::SUCCESS),
         Command::Report(args) => results::report(&args),
         Command::Compare(args) => results::compare(&args),

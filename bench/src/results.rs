@@ -10,77 +10,44 @@ use std::{
 
 use anyhow::Context;
 use peers::Overrides;
-use report::{Run, headline, overview::Runs, page, pages, paths};
+use report::{
+    Run, headline, markdown,
+    overview::{self, Runs},
+    pages,
+};
 
 use crate::{others, run::WORKLOADS, ways::Ways};
 
 /// Options of `report`.
 #[derive(clap::Args)]
 pub struct ReportArgs {
-    /// The result file of everything that is compared
-    #[arg(default_value = "bench/results/full.json.gz")]
-    results: PathBuf,
-    /// The result file of the kernel paths; its page goes beside it
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "bench/results/kernel-paths.json.gz"
-    )]
-    paths: PathBuf,
-    /// The result file of the tap; its page goes beside it
-    #[arg(long, value_name = "FILE", default_value = "bench/results/tap.json.gz")]
-    tap: PathBuf,
-    /// The result file of other proxies; its page goes beside it
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "bench/results/peers.json.gz"
-    )]
-    peers: PathBuf,
-    /// The result file of the paths through a gateway; its page goes beside it
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "bench/results/gateway.json.gz"
-    )]
-    gateway: PathBuf,
-    /// The result file of what enrichment costs; its page goes beside it
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "bench/results/enrichment.json.gz"
-    )]
-    enrichment: PathBuf,
-    /// The result file of the bars; without it their page says that there is none
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "bench/results/bars.json.gz"
-    )]
-    bars: PathBuf,
-    /// The result file of the headline; without it its page says that there is none
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "bench/results/headline.json.gz"
-    )]
-    headline: PathBuf,
+    /// The folder of the result files; their pages go beside them
+    #[arg(default_value = "bench/results")]
+    folder: PathBuf,
     /// The page that shows one table between its markers
     #[arg(long, value_name = "FILE", default_value = "README.md")]
     page: PathBuf,
     /// The page that explains profiles, with such markers as well
     #[arg(long, value_name = "FILE", default_value = "docs/where-time-goes.md")]
     profiles: PathBuf,
-    /// The index of all results; the bars and the experiments' pages go beside it
-    #[arg(long, value_name = "FILE", default_value = "bench/results/README.md")]
-    tables: PathBuf,
-    /// Only the tables of the result file, all in one file
-    #[arg(long)]
-    tables_only: bool,
+    /// Print everything that this result file says, and write nothing
+    #[arg(long, value_name = "FILE")]
+    only: Option<PathBuf>,
     /// Change nothing; exit 1 when a committed file is out of date
     #[arg(long)]
     check: bool,
 }
+
+/// The result file of everything that is compared, the source of the index and of a page for each experiment.
+const FULL: &str = "full.json.gz";
+/// Result files with a page of their own, and what heads it.
+const SCENES: [(&str, pages::Scene); 5] = [
+    ("kernel-paths", pages::HOST),
+    ("tap", pages::HOST),
+    ("peers", pages::PEERS),
+    ("gateway", pages::GATEWAY),
+    ("enrichment", pages::ENRICHMENT),
+];
 
 /// The pages that the index names besides the experiments' own.
 const OTHER_PAGES: &str = "\
@@ -119,111 +86,88 @@ pub struct ListArgs {
 
 /// The command `report`.
 pub fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
-    let run = report::read(&args.results)?;
-    let mut stale = Vec::new();
-    for (file, text) in committed(args, &run)? {
-        let old = fs::read_to_string(&file).unwrap_or_default();
-        if old != text {
-            if !args.check {
-                put(&file, &text)?;
-            }
-            stale.push(file);
-        }
+    if let Some(file) = &args.only {
+        print!("{}", pages::full(&report::read(file)?, pages::ALL));
+        return Ok(ExitCode::SUCCESS);
     }
+    let run = report::read(&args.folder.join(FULL))?;
+    let (stale, orphans) = (stale(args, &run)?, orphans(args, &run)?);
     if args.check {
-        stale.extend(orphans(args, &run)?);
-        for file in &stale {
+        let files = stale.iter().map(|(file, _)| file).chain(&orphans);
+        for file in files {
             eprintln!(
                 "{} is out of date: run `cargo xtask bench report`",
                 file.display()
             );
         }
-        return Ok(ExitCode::from(u8::from(!stale.is_empty())));
+        let is_current = stale.is_empty() && orphans.is_empty();
+        return Ok(ExitCode::from(u8::from(!is_current)));
     }
-    for file in orphans(args, &run)? {
+    for file in orphans {
         fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
         println!("removed: {}", file.display());
     }
-    for file in &stale {
+    for (file, text) in stale {
+        if let Some(folder) = file.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
         println!("written: {}", file.display());
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// The committed files whose text is another than the one that they should have, with that.
+fn stale(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, String)>> {
+    let mut all = committed(args, run)?;
+    all.retain(|(file, text)| fs::read_to_string(file).unwrap_or_default() != *text);
+    Ok(all)
+}
+
 /// Every file that is committed, with the text that it should have.
 fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, String)>> {
-    if args.tables_only {
-        return Ok(vec![(args.tables.clone(), report::markdown::full(run))]);
-    }
-    let host = report::read(&args.paths)?;
-    let tap = report::read(&args.tap)?;
-    let peers = report::read(&args.peers)?;
-    let gateway = report::read(&args.gateway)?;
-    let enrichment = report::read(&args.enrichment)?;
-    let runs = Runs {
-        host: &host,
-        tap: &tap,
-        peers: &peers,
+    let place = |file: &str| args.folder.join(file);
+    let read = |name: &str| report::read(&place(&format!("{name}.json.gz")));
+    let read_if_there = |name: &str| {
+        let is_there = place(&format!("{name}.json.gz")).exists();
+        is_there.then(|| read(name)).transpose()
     };
-    let mut files = vec![
-        between(&args.page, &report::markdown::readme(runs))?,
-        between(&args.profiles, &report::markdown::profiles(run))?,
-        (args.tables.clone(), pages::index(run, OTHER_PAGES)),
-    ];
-    for (results, run, scene) in [
-        (&args.paths, &host, paths::HOST),
-        (&args.tap, &tap, paths::HOST),
-        (&args.peers, &peers, paths::PEERS),
-        (&args.gateway, &gateway, paths::GATEWAY),
-        (&args.enrichment, &enrichment, paths::ENRICHMENT),
-    ] {
-        let page = report::markdown::of_scene(run, scene);
-        files.push((page_of(results), page));
-    }
-    let read = |file: &Path| file.exists().then(|| report::read(file)).transpose();
-    let bars = pages::bars(read(&args.bars)?.as_ref());
-    files.push((args.tables.with_file_name("bars.md"), bars));
-    let headline = read(&args.headline)?;
-    let picture = headline.as_ref().and_then(headline::picture);
-    files.extend(picture.map(|svg| (args.tables.with_file_name(headline::PICTURE), svg)));
-    let headline = headline::page(headline.as_ref());
-    files.push((args.tables.with_file_name("headline.md"), headline));
+    let runs = Runs {
+        host: &read("kernel-paths")?,
+        tap: &read("tap")?,
+        peers: &read("peers")?,
+    };
+    let (bars, headline) = (read_if_there("bars")?, read_if_there("headline")?);
     let mut by_others = Vec::new();
     for other in others::ALL {
-        let file = args
-            .tables
-            .with_file_name(format!("{}.json.gz", other.name()));
-        by_others.extend(read(&file)?);
+        by_others.extend(read_if_there(other.name())?);
     }
-    let by_others = report::others::page(&by_others);
-    files.push((args.tables.with_file_name("generators.md"), by_others));
-    let folder = experiments(args);
+    let mut files = vec![
+        between(&args.page, &overview::readme(runs))?,
+        between(&args.profiles, &pages::profiles(run))?,
+        (place("README.md"), pages::index(run, OTHER_PAGES)),
+        (place("bars.md"), pages::bars(bars.as_ref())),
+        (place("headline.md"), headline::page(headline.as_ref())),
+        (place("generators.md"), report::others::page(&by_others)),
+    ];
+    for (name, scene) in SCENES {
+        let page = pages::full(&read(name)?, scene);
+        files.push((place(&format!("{name}.md")), page));
+    }
+    let picture = headline.as_ref().and_then(headline::picture);
+    files.extend(picture.map(|svg| (place(headline::PICTURE), svg)));
+    let folder = place(pages::FOLDER);
     let each = pages::experiments(run).into_iter();
     files.extend(each.map(|(name, page)| (folder.join(name), page)));
     Ok(files)
 }
 
-/// The page beside a result file, compressed or not.
-fn page_of(results: &Path) -> PathBuf {
-    results.with_extension("").with_extension("md")
-}
-
-/// The folder of the experiments' pages.
-fn experiments(args: &ReportArgs) -> PathBuf {
-    args.tables.with_file_name(pages::FOLDER)
-}
-
 /// Pages in the experiments' folder whose experiment the run does not have.
 fn orphans(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<PathBuf>> {
-    if args.tables_only {
-        return Ok(Vec::new());
-    }
-    let known: BTreeSet<String> = pages::experiments(run)
-        .into_iter()
-        .map(|(name, _)| name)
-        .collect();
+    let known = pages::experiments(run);
+    let known: BTreeSet<String> = known.into_iter().map(|(name, _)| name).collect();
     let mut orphans = Vec::new();
-    let Ok(entries) = fs::read_dir(experiments(args)) else {
+    let Ok(entries) = fs::read_dir(args.folder.join(pages::FOLDER)) else {
         return Ok(orphans);
     };
     for entry in entries {
@@ -241,16 +185,10 @@ fn orphans(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<PathBuf>> {
 fn between(file: &Path, results: &str) -> anyhow::Result<(PathBuf, String)> {
     let text =
         fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let text = page::replaced(&text, results)
-        .with_context(|| format!("{} has no {} … {}", file.display(), page::BEGIN, page::END))?;
+    let (begin, end) = (markdown::BEGIN, markdown::END);
+    let text = markdown::replaced(&text, results)
+        .with_context(|| format!("{} has no {begin} … {end}", file.display()))?;
     Ok((file.to_owned(), text))
-}
-
-fn put(file: &Path, text: &str) -> anyhow::Result<()> {
-    if let Some(folder) = file.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// The command `compare`.
@@ -295,36 +233,20 @@ mod tests {
     #[test]
     fn committed_pages_are_what_the_results_say() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let folder = root.join("bench/results");
         let args = ReportArgs {
-            results: folder.join("full.json.gz"),
-            paths: folder.join("kernel-paths.json.gz"),
-            tap: folder.join("tap.json.gz"),
-            peers: folder.join("peers.json.gz"),
-            gateway: folder.join("gateway.json.gz"),
-            enrichment: folder.join("enrichment.json.gz"),
-            bars: folder.join("bars.json.gz"),
-            headline: folder.join("headline.json.gz"),
+            folder: root.join("bench/results"),
             page: root.join("README.md"),
             profiles: root.join("docs/where-time-goes.md"),
-            tables: folder.join("README.md"),
-            tables_only: false,
+            only: None,
             check: true,
         };
-        let run = report::read(&args.results).unwrap();
-        for (file, text) in committed(&args, &run).unwrap() {
-            let is_same = fs::read_to_string(&file).is_ok_and(|old| old == text);
-            assert!(
-                is_same,
-                "{}: run `cargo xtask bench report`",
-                file.display()
-            );
-        }
-        assert_eq!(orphans(&args, &run).unwrap(), Vec::<PathBuf>::new());
-        let pictures = run
-            .profiles
-            .iter()
-            .filter_map(|profile| profile.flame_graph.as_ref());
+        let run = report::read(&args.folder.join(FULL)).unwrap();
+        let stale = stale(&args, &run).unwrap();
+        let stale: Vec<PathBuf> = stale.into_iter().map(|(file, _)| file).collect();
+        let none = Vec::<PathBuf>::new();
+        assert_eq!(stale, none, "run `cargo xtask bench report`");
+        assert_eq!(orphans(&args, &run).unwrap(), none);
+        let pictures = run.profiles.iter().filter_map(|p| p.flame_graph.as_ref());
         for picture in pictures {
             assert!(root.join(picture).is_file(), "{picture}");
         }

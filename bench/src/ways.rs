@@ -16,7 +16,7 @@ pub struct Ways {
     /// All that there are, in the order of tables; those that are not compared with the reason.
     pub described: Vec<report::schema::Path>,
     /// Peers that are compared.
-    pub peers: Vec<(&'static dyn Peer, Found)>,
+    pub peers: Vec<(&'static Peer, Found)>,
 }
 
 impl Ways {
@@ -53,7 +53,7 @@ impl Ways {
             let path = described.iter().find(|path| path.name == name);
             path.is_some_and(|path| path.absent.is_none())
         };
-        peers.retain(|(peer, _)| compared(peer.name()));
+        peers.retain(|(peer, _)| compared(peer.name));
         Ok(Self { described, peers })
     }
 
@@ -71,9 +71,9 @@ impl Ways {
     }
 
     /// A peer that is compared.
-    pub fn peer(&self, name: &str) -> Option<(&'static dyn Peer, &Found)> {
+    pub fn peer(&self, name: &str) -> Option<(&'static Peer, &Found)> {
         let mut all = self.peers.iter();
-        all.find(|(peer, _)| peer.name() == name)
+        all.find(|(peer, _)| peer.name == name)
             .map(|(peer, found)| (*peer, found))
     }
 
@@ -95,7 +95,7 @@ impl Ways {
         let kernel = kernel.map(|version| (nftables::NAME.to_owned(), version));
         let peers = self.peers.iter();
         peers
-            .map(|(peer, found)| (peer.name().to_owned(), version(found)))
+            .map(|(peer, found)| (peer.name.to_owned(), version(found)))
             .chain(kernel)
             .collect()
     }
@@ -123,10 +123,7 @@ impl Cgroups {
         let others = new()?;
         let mut ours: Vec<(&str, Cgroup)> = Vec::new();
         let mut children = Vec::new();
-        for path in OURS
-            .iter()
-            .filter(|path| path.at == Topology::Host && path.rule.is_ok())
-        {
+        for path in OURS.iter().filter(|path| path.at == Topology::Host) {
             if path.name == SHORTCUT.name {
                 let child = home.map(|home| home.child(path.name)).transpose()?;
                 children.extend(child.map(|child| (path.name, child)));
@@ -142,7 +139,7 @@ impl Cgroups {
             let (_, cgroup) = ours.get(of_agent).context("no cgroup")?;
             children.push((path.name, cgroup.child(path.name)?));
         }
-        let peers = peers::all().iter().map(|peer| peer.name());
+        let peers = peers::all().iter().map(|peer| peer.name);
         for name in [DIRECT, AGAIN].into_iter().chain(peers) {
             children.push((name, others.child(name)?));
         }

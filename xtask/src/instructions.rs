@@ -26,8 +26,9 @@ use crate::{
 };
 
 /// The most that a case may move, in either direction. A change that does not touch the decoder
-/// moves it by less; a better count is written down, or it could be lost again unnoticed.
-const TOLERANCE: f64 = 0.02;
+/// moves it by less: by 2.3 % where the compiler, by what else is in a crate, inlines otherwise. A better count is written
+/// down, or it could be lost again unnoticed.
+const TOLERANCE: f64 = 0.03;
 /// The rounds of the shorter run: more than are needed to make everything that is made once.
 const FEW_ROUNDS: u64 = 10;
 /// The least number of rounds that the longer run has more.
@@ -93,8 +94,11 @@ fn build() -> Command {
         .args(["build", "--workspace", "--example", "instructions"])
         .arg("--config")
         .arg(paths::root().join("bench/micro/counted.toml"))
-        // Notes for the next build would have the compiler optimise in smaller pieces.
-        .env("CARGO_INCREMENTAL", "0");
+        // Notes for the next build would have the compiler optimise in smaller pieces, and lines for backtraces
+        // have it decide otherwise what to inline: both are off for counts, whatever the shell says.
+        .env("CARGO_INCREMENTAL", "0")
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
+        .env("CARGO_PROFILE_DEV_BUILD_OVERRIDE_DEBUG", "0");
     build
 }
 

@@ -8,9 +8,6 @@
 //! (latencies). [`null`] is a server that does nothing: how fast a generator is against it is
 //! how fast it is at most.
 
-/// An interval of [`order::Answer::intervals`], in ms.
-pub const INTERVAL_MS: u64 = 250;
-
 mod driver;
 mod keys;
 pub mod latencies;
@@ -28,6 +25,7 @@ pub mod used;
 mod values;
 pub mod workload;
 
+pub use keys::random;
 pub use prepare::{clear, prepare, version_of_cassandra};
 pub use serve::{Generator, serve};
 

@@ -32,7 +32,7 @@ pub struct Seed {
 pub struct Hello {
     /// The requests to make.
     pub job: Job,
-    /// The addresses to dial. Connections are spread over them; each key has its own target.
+    /// The addresses to dial. Connections are spread over them; each has every key.
     pub targets: Vec<SocketAddr>,
     /// The role to log in as, where the database asks.
     pub credentials: Option<Credentials>,
@@ -76,8 +76,6 @@ pub struct Answer {
     /// The latencies of operations that succeeded; counted from the intended time where there is a
     /// schedule.
     pub latencies: Latencies,
-    /// The consecutive slices of [`crate::INTERVAL_MS`], the last one only if it was whole.
-    pub intervals: Vec<Interval>,
     /// Operations that failed.
     pub errors: u64,
     /// The reason why the first of them failed.
@@ -93,15 +91,6 @@ pub struct Answer {
     pub used: Used,
 }
 
-/// A slice of time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
-    /// The operations that ended in the slice.
-    pub ops: u64,
-    /// The mean latency, in µs.
-    pub mean_us: f64,
-}
-
 impl Answer {
     /// Makes an empty answer.
     ///
@@ -112,7 +101,6 @@ impl Answer {
             seconds: 0.0,
             in_time: 0,
             latencies: Latencies::new()?,
-            intervals: Vec::new(),
             errors: 0,
             first_error: None,
             scheduled: None,
@@ -130,7 +118,6 @@ impl Answer {
         self.seconds += other.seconds;
         self.in_time += other.in_time;
         self.latencies.add(&other.latencies)?;
-        self.intervals.extend(other.intervals);
         self.fail(other.errors, other.first_error);
         self.scheduled = match (self.scheduled, other.scheduled) {
             (None, None) => None,

@@ -30,7 +30,7 @@ const SEED: Seed = Seed {
 };
 
 /// Makes the tables anew on every target (a run that was killed may have left its own), and runs
-/// the operation `fill` once for every key, at the key's target.
+/// the operation `fill` once for every key, at each target.
 ///
 /// # Errors
 /// The database refuses anything.

@@ -2,10 +2,10 @@
 
 use std::io::{BufRead, Write, stdin, stdout};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use crate::{
-    driver,
+    driver::Driver,
     order::{Answer, Hello, Order, Reply},
     raw::{
         Engine, Purpose,
@@ -26,9 +26,7 @@ pub enum Generator {
     /// `connect()`.
     Connects(Connects),
     /// The driver of CQL.
-    CqlDriver(driver::cql::Driver),
-    /// The driver of Redis.
-    RedisDriver(driver::redis::Driver),
+    Driver(Driver),
 }
 
 /// Serves the parent until standard input ends. An error has been told to it.
@@ -94,18 +92,10 @@ impl Generator {
             (Protocol::Redis, Client::Raw) => {
                 Self::Redis(Engine::connect(job, targets, credentials, seed, purpose)?)
             }
-            (Protocol::Cql, Client::Driver) => Self::CqlDriver(driver::cql::Driver::connect(
-                job,
-                targets,
-                credentials,
-                seed,
-            )?),
-            (Protocol::Redis, Client::Driver) => Self::RedisDriver(driver::redis::Driver::connect(
-                job,
-                targets,
-                credentials,
-                seed,
-            )?),
+            (Protocol::Cql, Client::Driver) => {
+                Self::Driver(Driver::connect(job, targets, credentials, seed)?)
+            }
+            (Protocol::Redis, Client::Driver) => bail!("no driver of Redis is measured"),
         })
     }
 
@@ -126,8 +116,7 @@ impl Generator {
             Self::Cql(engine) => engine.work(seconds),
             Self::Redis(engine) => engine.work(seconds),
             Self::Connects(connects) => connects.work(seconds),
-            Self::CqlDriver(driver) => driver.work(seconds),
-            Self::RedisDriver(driver) => driver.work(seconds),
+            Self::Driver(driver) => driver.work(seconds),
         }
     }
 }

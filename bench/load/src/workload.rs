@@ -6,7 +6,8 @@ mod check;
 mod file;
 pub mod words;
 
-pub use file::{read, read_file};
+pub use file::{parse, read, read_file};
+use report::schema::{Origin, Published};
 use serde::{Deserialize, Serialize};
 
 /// A workload file, checked.
@@ -22,41 +23,6 @@ pub struct Workload {
     pub published: Vec<Published>,
     /// The variants, at least one.
     pub variants: Vec<Variant>,
-}
-
-/// The origin of a workload.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Origin {
-    /// `cassandra-stress 5.0`, `YCSB core workloads`, …
-    pub name: String,
-    /// The URL of its description.
-    pub url: String,
-    /// The changes for a machine like ours; empty: none.
-    #[serde(default)]
-    pub changed: String,
-}
-
-/// A figure that somebody else has published, on other hardware.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Published {
-    /// The variant to which the figure belongs; None: it belongs to all.
-    pub variant: Option<String>,
-    /// The system that was measured.
-    pub system: String,
-    /// Operations in a second.
-    pub op_s: Option<f64>,
-    /// Median latency, in ms.
-    pub p50_ms: Option<f64>,
-    /// 99th percentile of latency, in ms.
-    pub p99_ms: Option<f64>,
-    /// Mean latency, in ms.
-    pub mean_ms: Option<f64>,
-    /// The hardware, as far as it is stated.
-    pub hardware: String,
-    /// The URL of the publication.
-    pub url: String,
 }
 
 /// A workload's part for one experiment.
@@ -266,7 +232,7 @@ pub enum Step {
 }
 
 /// A kind of value. In files: `key`, `key:text`, `value:34`, `text:12`, `int:1000`, `bigint`,
-/// `uuid`, `now`.
+/// `now`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Bind {
@@ -282,8 +248,6 @@ pub enum Bind {
     Int(i32),
     /// A bigint: counts up.
     Bigint,
-    /// A random uuid.
-    Uuid,
     /// A timestamp: milliseconds of now.
     Now,
 }
@@ -301,7 +265,6 @@ impl From<Bind> for String {
             Bind::Text(characters) => format!("text:{characters}"),
             Bind::Int(below) => format!("int:{below}"),
             Bind::Bigint => "bigint".into(),
-            Bind::Uuid => "uuid".into(),
             Bind::Now => "now".into(),
         }
     }
@@ -316,7 +279,6 @@ impl TryFrom<String> for Bind {
             None => match &*text {
                 "key" => Self::Key,
                 "bigint" => Self::Bigint,
-                "uuid" => Self::Uuid,
                 "now" => Self::Now,
                 _ => return Err(format!("{text}: no such value")),
             },

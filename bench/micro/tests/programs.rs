@@ -92,12 +92,6 @@ fn connects_are_runs_of_the_connect_hook() {
             cost.verified_instructions > 0 && cost.jited_bytes > 0,
             "{cost:?}"
         );
-        let instructions = cost.jited_instructions;
-        if cfg!(target_arch = "x86_64") {
-            // An instruction of x86-64 has 1 to 15 bytes, and 3 to 5 on average.
-            let mean_bytes = cost.jited_bytes as f64 / instructions.unwrap() as f64;
-            assert!((2.0..8.0).contains(&mean_bytes), "{cost:?}");
-        }
     }
     dataplane.detach().unwrap();
 }

@@ -1,76 +1,48 @@
 //! Envoy's TCP proxy.
 
-use std::{net::SocketAddr, ops::RangeInclusive};
+use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
 use crate::{
-    find::{self, Absent, Binary, Found},
-    overrides::Overrides,
-    peer::Peer,
-    plan::{Launch, Plan, Ports},
-    setup::{Setup, Traffic},
+    find::Binary,
+    peer::{Launch, Peer},
 };
 
 /// "Disable circuit breaking", says its page on benchmarks: as high as the setting goes.
 const NO_CIRCUIT_BREAKER: u32 = 1_000_000_000;
 
 /// Envoy, `tcp_proxy`: any TCP.
-pub(crate) struct Envoy;
-
-impl Peer for Envoy {
-    fn name(&self) -> &'static str {
-        "envoy"
-    }
-
-    fn about(&self) -> &'static str {
-        "tcp_proxy: copied in user space through Envoy's buffers; a worker thread per core"
-    }
-
-    fn carries(&self, _traffic: Traffic) -> bool {
-        true
-    }
-
-    fn cql_versions(&self) -> Option<RangeInclusive<u8>> {
-        None
-    }
-
-    fn binary(&self) -> Binary {
-        Binary {
-            names: &["envoy"],
-            version_args: Some(&["--version"]),
-            version_after: "version: ",
-            from: "cargo xtask setup --only peers",
-        }
-    }
-
-    fn find(&self, overrides: &Overrides) -> Result<Found, Absent> {
-        let mut found = find::find(self.name(), &self.binary(), overrides)?;
+pub(crate) const ENVOY: Peer = Peer {
+    name: "envoy",
+    about: "tcp_proxy: copied in user space through Envoy's buffers; a worker thread per core",
+    is_cql_only: false,
+    may_splice: false,
+    binary: Binary {
+        name: "envoy",
+        version_args: &["--version"],
+        version_after: "version: ",
+        from: "cargo xtask setup --only peers",
+    },
+    examine: |mut found| {
         found.version = found.version.map(release);
         Ok(found)
-    }
-
-    fn plan(&self, found: &Found, setup: &Setup, ports: &mut Ports) -> anyhow::Result<Plan> {
-        let fronts = ports.take_for(&setup.backends)?;
+    },
+    launch: |_, setup, fronts| {
         let file = setup.folder.join("envoy.json");
-        Ok(Plan {
-            launches: vec![Launch {
-                program: found.path.clone(),
-                args: vec![
-                    "-c".into(),
-                    file.clone().into(),
-                    // Hot restart keeps files in /dev/shm and a name that is the host's.
-                    "--disable-hot-restart".into(),
-                    "--log-level".into(),
-                    "warn".into(),
-                ],
-                files: vec![(file, configuration(&fronts, &setup.backends).to_string())],
-                ..Launch::default()
-            }],
-            fronts,
+        Ok(Launch {
+            args: vec![
+                "-c".into(),
+                file.clone().into(),
+                // Hot restart keeps files in /dev/shm and a name that is the host's.
+                "--disable-hot-restart".into(),
+                "--log-level".into(),
+                "warn".into(),
+            ],
+            files: vec![(file, configuration(fronts, &setup.backends).to_string())],
         })
-    }
-}
+    },
+};
 
 /// Returns the number in `commit/1.40.0/Clean/RELEASE/BoringSSL`.
 fn release(version: String) -> String {

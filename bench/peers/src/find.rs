@@ -1,6 +1,7 @@
 //! The search for a peer's binary and its version.
 
 use std::{
+    collections::BTreeMap,
     env,
     ffi::OsStr,
     io::Read,
@@ -10,8 +11,6 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-
-use crate::overrides::Overrides;
 
 /// Pause between two looks at a process that is awaited.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -28,14 +27,26 @@ const ANSWER_BYTES: u64 = 32 << 10;
 /// A peer's binary, and its source.
 #[derive(Clone, Copy, Debug)]
 pub struct Binary {
-    /// The file names to look for on PATH; the first wins.
-    pub names: &'static [&'static str],
-    /// The arguments that make it tell its version; None: there are none.
-    pub version_args: Option<&'static [&'static str]>,
+    /// The file name to look for on PATH.
+    pub name: &'static str,
+    /// The arguments that make it tell its version.
+    pub version_args: &'static [&'static str],
     /// The word before the version in its answer.
     pub version_after: &'static str,
     /// The source of the binary, for the message when it is not there.
     pub from: &'static str,
+}
+
+/// Binaries that are named on the command line, by peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides(pub(crate) BTreeMap<String, PathBuf>);
+
+impl Overrides {
+    /// The binary that was named for this peer.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Path> {
+        self.0.get(name).map(PathBuf::as_path)
+    }
 }
 
 /// A binary that is there.
@@ -62,22 +73,15 @@ pub(crate) fn find(name: &str, binary: &Binary, overrides: &Overrides) -> Result
         Some(path) => named(&folders, path).map_err(|why| Absent {
             why: format!("not installed: --peer-bin {name}={} {why}", path.display()),
         })?,
-        None => binary
-            .names
-            .iter()
-            .find_map(|file| on_path(&folders, Path::new(file)))
-            .ok_or_else(|| Absent {
-                why: format!(
-                    "not installed: {} is not on PATH ({}, or --peer-bin {name}=PATH)",
-                    binary.names.join(" or "),
-                    binary.from
-                ),
-            })?,
+        None => on_path(&folders, Path::new(binary.name)).ok_or_else(|| Absent {
+            why: format!(
+                "not installed: {} is not on PATH ({}, or --peer-bin {name}=PATH)",
+                binary.name, binary.from
+            ),
+        })?,
     };
-    let version = binary
-        .version_args
-        .and_then(|args| ask(&path, args))
-        .and_then(|said| word_after(&said, binary.version_after));
+    let version = ask(&path, binary.version_args);
+    let version = version.and_then(|said| word_after(&said, binary.version_after));
     // The process is started in another folder.
     let path = path.canonicalize().unwrap_or(path);
     Ok(Found { path, version })
@@ -156,8 +160,8 @@ mod tests {
     use super::*;
 
     const TRUE: Binary = Binary {
-        names: &["underpass-no-such-binary"],
-        version_args: None,
+        name: "underpass-no-such-binary",
+        version_args: &["-c", "true"],
         version_after: "",
         from: "apt-get install nothing",
     };

@@ -2,18 +2,14 @@
 
 use std::{
     net::SocketAddr,
-    ops::RangeInclusive,
     path::{Path, PathBuf},
 };
 
 use anyhow::Context;
 
 use crate::{
-    find::{self, Absent, Binary, Found},
-    overrides::Overrides,
-    peer::Peer,
-    plan::{Launch, MAX_CONNECTIONS, Plan, Ports},
-    setup::{Setup, Traffic},
+    find::{self, Absent, Binary},
+    peer::{Launch, MAX_CONNECTIONS, Peer},
 };
 
 /// The folder of Debian's modules, for a binary that does not say where it looks.
@@ -25,73 +21,45 @@ const WORKER_CONNECTIONS: u32 = 2 * MAX_CONNECTIONS;
 const WORKER_DESCRIPTORS: u32 = WORKER_CONNECTIONS + 256;
 
 /// The peer nginx with `stream`: any TCP.
-pub(crate) struct Nginx;
-
-impl Peer for Nginx {
-    fn name(&self) -> &'static str {
-        "nginx"
-    }
-
-    fn about(&self) -> &'static str {
-        "stream: copied in user space through a buffer of 16 KiB; a worker process per core"
-    }
-
-    fn carries(&self, _traffic: Traffic) -> bool {
-        true
-    }
-
-    fn cql_versions(&self) -> Option<RangeInclusive<u8>> {
-        None
-    }
-
-    fn binary(&self) -> Binary {
-        Binary {
-            names: &["nginx"],
-            version_args: Some(&["-v"]),
-            version_after: "nginx/",
-            from: "apt-get install nginx libnginx-mod-stream",
-        }
-    }
-
-    fn find(&self, overrides: &Overrides) -> Result<Found, Absent> {
-        let found = find::find(self.name(), &self.binary(), overrides)?;
-        match module(&found.path) {
-            Module::None => Err(Absent {
-                why: format!(
-                    "not installed: {} has no stream module (apt-get install libnginx-mod-stream)",
-                    found.path.display()
-                ),
-            }),
-            Module::BuiltIn | Module::File(_) => Ok(found),
-        }
-    }
-
-    fn plan(&self, found: &Found, setup: &Setup, ports: &mut Ports) -> anyhow::Result<Plan> {
-        let fronts = ports.take_for(&setup.backends)?;
+pub(crate) const NGINX: Peer = Peer {
+    name: "nginx",
+    about: "stream: copied in user space through a buffer of 16 KiB; a worker process per core",
+    is_cql_only: false,
+    may_splice: false,
+    binary: Binary {
+        name: "nginx",
+        version_args: &["-v"],
+        version_after: "nginx/",
+        from: "apt-get install nginx libnginx-mod-stream",
+    },
+    examine: |found| match module(&found.path) {
+        Module::None => Err(Absent {
+            why: format!(
+                "not installed: {} has no stream module (apt-get install libnginx-mod-stream)",
+                found.path.display()
+            ),
+        }),
+        Module::BuiltIn | Module::File(_) => Ok(found),
+    },
+    launch: |found, setup, fronts| {
         let file = setup.folder.join("nginx.conf");
         let pid = setup.folder.join("nginx.pid");
         let pid = pid.to_str().context("the folder's name is not UTF-8")?;
-        let text = configuration(&module(&found.path), pid, &fronts, &setup.backends);
-        Ok(Plan {
-            launches: vec![Launch {
-                program: found.path.clone(),
-                args: vec![
-                    "-p".into(),
-                    setup.folder.clone().into(),
-                    // Given before the file is read, too: otherwise it opens
-                    // /var/log/nginx/error.log.
-                    "-e".into(),
-                    "stderr".into(),
-                    "-c".into(),
-                    file.clone().into(),
-                ],
-                files: vec![(file, text)],
-                ..Launch::default()
-            }],
-            fronts,
+        let text = configuration(&module(&found.path), pid, fronts, &setup.backends);
+        Ok(Launch {
+            args: vec![
+                "-p".into(),
+                setup.folder.clone().into(),
+                // Given before the file is read, too: otherwise it opens /var/log/nginx/error.log.
+                "-e".into(),
+                "stderr".into(),
+                "-c".into(),
+                file.clone().into(),
+            ],
+            files: vec![(file, text)],
         })
-    }
-}
+    },
+};
 
 /// The place of the `stream` module.
 #[derive(Debug, PartialEq, Eq)]
@@ -186,50 +154,6 @@ mod tests {
         assert_eq!(
             module_of("configure arguments: --with-stream_ssl_module", |_| true),
             Module::None
-        );
-    }
-
-    #[test]
-    fn a_server_for_each_backend() {
-        let fronts = [
-            "127.0.0.1:1001".parse().unwrap(),
-            "127.0.0.1:1002".parse().unwrap(),
-        ];
-        let backends = [
-            "127.0.0.1:9042".parse().unwrap(),
-            "127.0.0.2:9042".parse().unwrap(),
-        ];
-        assert_eq!(
-            configuration(
-                &Module::File("/m/s.so".into()),
-                "/x y/nginx.pid",
-                &fronts,
-                &backends
-            ),
-            "\
-load_module \"/m/s.so\";
-daemon off;
-worker_processes auto;
-worker_rlimit_nofile 4352;
-pid \"/x y/nginx.pid\";
-error_log stderr warn;
-events {
-    worker_connections 4096;
-}
-stream {
-    access_log off;
-    proxy_connect_timeout 5s;
-    proxy_timeout 1h;
-    server {
-        listen 127.0.0.1:1001;
-        proxy_pass 127.0.0.1:9042;
-    }
-    server {
-        listen 127.0.0.1:1002;
-        proxy_pass 127.0.0.2:9042;
-    }
-}
-"
         );
     }
 }

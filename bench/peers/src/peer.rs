@@ -1,65 +1,80 @@
-//! A peer's description of itself.
+//! A peer's description of itself, and the task that it is given.
 
-use std::ops::RangeInclusive;
+use std::{
+    ffi::OsString,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+};
 
 use anyhow::ensure;
 
 use crate::{
-    find::{self, Absent, Binary, Found},
-    overrides::Overrides,
-    plan::{Plan, Ports},
+    find::{self, Absent, Binary, Found, Overrides},
     running::{self, Running},
-    setup::{Setup, Traffic},
 };
 
+/// Connections that a peer is configured for where it has a limit of its own: more than any
+/// workload opens, so that no peer is compared at its limit; and few enough for usual limits of
+/// descriptors (haproxy, with pipes for splicing, wants 2.5 for each and else refuses to start).
+pub(crate) const MAX_CONNECTIONS: u32 = 2048;
+
 /// A proxy that underpass is compared with.
-pub trait Peer: Sync {
-    /// Returns the name in `--peer-bin NAME=PATH` and in reports.
-    fn name(&self) -> &'static str;
-
-    /// Describes in one line how bytes travel through it.
-    fn about(&self) -> &'static str;
-
-    /// Whether it can carry this.
-    fn carries(&self, traffic: Traffic) -> bool;
-
+pub struct Peer {
+    /// The name in `--peer-bin NAME=PATH` and in reports.
+    pub name: &'static str,
+    /// The way of bytes through it, in one line.
+    pub about: &'static str,
+    /// Whether it carries CQL and nothing else.
+    pub is_cql_only: bool,
     /// Whether it may hand bytes from socket to socket without copying them into its memory.
-    fn may_splice(&self) -> bool {
-        false
-    }
+    pub may_splice: bool,
+    /// The binary, and its source.
+    pub binary: Binary,
+    /// The reading of what a binary says of itself, beyond its version.
+    pub(crate) examine: fn(Found) -> Result<Found, Absent>,
+    /// The process for a task, with a front for each backend, as its own documentation recommends.
+    pub(crate) launch: fn(&Found, &Setup, &[SocketAddr]) -> anyhow::Result<Launch>,
+}
 
-    /// The native protocol versions that clients can speak through it; None: it does not look.
-    fn cql_versions(&self) -> Option<RangeInclusive<u8>>;
+/// A peer's task.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The address at which it listens.
+    pub host: Ipv4Addr,
+    /// The databases, at least one; each gets a front of its own.
+    pub backends: Vec<SocketAddr>,
+    /// The folder for configuration and logs. Made if need be; the caller takes it away. One for
+    /// each running peer.
+    pub folder: PathBuf,
+}
 
-    /// Describes its binary, and the binary's source.
-    fn binary(&self) -> Binary;
+/// A process that stays in the foreground.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The program's arguments.
+    pub args: Vec<OsString>,
+    /// Files to write first, with absolute paths.
+    pub files: Vec<(PathBuf, String)>,
+}
 
-    /// Plans what is to be started for `setup`, as its own documentation recommends.
-    ///
-    /// # Errors
-    /// The peer cannot do that, or there is no free port.
-    fn plan(&self, found: &Found, setup: &Setup, ports: &mut Ports) -> anyhow::Result<Plan>;
-
+impl Peer {
     /// Looks for the peer on this host.
     ///
     /// # Errors
     /// The peer is not there, with the reason.
-    fn find(&self, overrides: &Overrides) -> Result<Found, Absent> {
-        find::find(self.name(), &self.binary(), overrides)
+    pub fn find(&self, overrides: &Overrides) -> Result<Found, Absent> {
+        find::find(self.name, &self.binary, overrides).and_then(self.examine)
     }
 
     /// Starts it, and waits until every front accepts connections.
     ///
     /// # Errors
-    /// It cannot carry that, or does not start; with the last that it said.
-    fn start(&self, found: &Found, setup: &Setup) -> anyhow::Result<Running> {
-        let name = self.name();
-        ensure!(
-            self.carries(setup.traffic),
-            "{name} does not carry {}",
-            setup.traffic.name()
-        );
+    /// The peer does not start; the error has the last that it said.
+    pub fn start(&self, found: &Found, setup: &Setup) -> anyhow::Result<Running> {
+        let name = self.name;
         ensure!(!setup.backends.is_empty(), "{name}: no backend is given");
-        running::start(name, setup, &|ports| self.plan(found, setup, ports))
+        running::start(name, &found.path, setup, &|fronts| {
+            (self.launch)(found, setup, fronts)
+        })
     }
 }

@@ -5,8 +5,8 @@
 
 use std::{
     fs::{self, File},
-    io::{Read, Seek, SeekFrom},
-    net::{SocketAddr, TcpStream},
+    io::{self, Read, Seek, SeekFrom},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
@@ -22,9 +22,8 @@ use nix::{
 
 use crate::{
     find::LOOK_EVERY,
-    plan::{Launch, Plan, Ports},
+    peer::{Launch, Setup},
     proc,
-    setup::Setup,
     watchdog::Watchdog,
 };
 
@@ -53,37 +52,39 @@ const QUOTED_BYTES: u64 = 8 << 10;
 pub struct Running {
     /// The addresses to which clients connect; one for each backend, in the same order.
     pub fronts: Vec<SocketAddr>,
-    processes: Vec<Process>,
-    watchdog: Option<Watchdog>,
-}
-
-#[derive(Debug)]
-struct Process {
-    /// The process, which leads a process group of its own.
+    /// The process that we started, which leads a process group of its own.
     child: Child,
     log: PathBuf,
     ended: Option<ExitStatus>,
+    watchdog: Option<Watchdog>,
 }
 
-/// Starts the processes of `plan` and waits until they are ready.
+/// Starts what is planned for some fronts and waits until it is ready.
 pub(crate) fn start(
     name: &str,
+    program: &Path,
     setup: &Setup,
-    plan: &dyn Fn(&mut Ports) -> anyhow::Result<Plan>,
+    launch: &dyn Fn(&[SocketAddr]) -> anyhow::Result<Launch>,
 ) -> anyhow::Result<Running> {
     fs::create_dir_all(&setup.folder)
         .with_context(|| format!("cannot make {}", setup.folder.display()))?;
     let folder = setup.folder.canonicalize()?;
     let mut tries = 1;
     loop {
-        let mut ports = Ports::of(setup.host);
-        let plan = plan(&mut ports)?;
-        drop(ports);
-        match Running::start(name, &folder, &plan) {
+        let fronts = free_ports(setup.host, setup.backends.len())?;
+        let launch = launch(&fronts)?;
+        match Running::start(name, program, &folder, fronts, &launch) {
             Err(failure) if failure.port_taken && tries < TRIES => tries += 1,
             result => return result.map_err(|failure| failure.error),
         }
     }
+}
+
+/// Different ports that nobody uses now. Somebody may be quicker than the peer: then the start is repeated with others.
+fn free_ports(host: Ipv4Addr, count: usize) -> io::Result<Vec<SocketAddr>> {
+    let held = (0..count).map(|_| TcpListener::bind((host, 0)));
+    let held: Vec<TcpListener> = held.collect::<io::Result<_>>()?;
+    held.iter().map(TcpListener::local_addr).collect()
 }
 
 /// The reason why a peer is not ready.
@@ -105,48 +106,41 @@ impl Running {
     /// Every process of it, workers too, in the order of their ids.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
-        let mut pids: Vec<_> = self
-            .processes
-            .iter()
-            .flat_map(|process| proc::group_members(process.child.id()).unwrap_or_default())
-            .collect();
-        pids.sort_unstable();
-        pids
+        proc::group_members(self.child.id()).unwrap_or_default()
     }
 
-    /// Returns the files to which its processes write.
-    #[must_use]
-    pub fn logs(&self) -> Vec<&Path> {
-        self.processes
-            .iter()
-            .map(|process| process.log.as_path())
-            .collect()
-    }
-
-    /// Fails if the peer has ended meanwhile: measurements through a dead peer are void.
-    ///
-    /// # Errors
-    /// One of its processes has ended; with the last that it said.
-    pub fn check(&mut self) -> anyhow::Result<()> {
-        for process in &mut self.processes {
-            process.check()?;
+    fn start(
+        name: &str,
+        program: &Path,
+        folder: &Path,
+        fronts: Vec<SocketAddr>,
+        launch: &Launch,
+    ) -> Result<Self, Failure> {
+        for (path, text) in &launch.files {
+            fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
-        Ok(())
-    }
-
-    fn start(name: &str, folder: &Path, plan: &Plan) -> Result<Self, Failure> {
+        let log = folder.join(format!("{name}.log"));
+        let output =
+            File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let child = Command::new(program)
+            .args(&launch.args)
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot run {}", program.display()))?;
         // From here on dropping ends what has been started.
         let mut running = Self {
-            fronts: plan.fronts.clone(),
-            processes: Vec::new(),
+            fronts,
+            child,
+            log,
+            ended: None,
             watchdog: None,
         };
-        for (index, launch) in plan.launches.iter().enumerate() {
-            let log = folder.join(format!("{name}-{index}.log"));
-            running.processes.push(Process::start(launch, folder, log)?);
-        }
-        let groups = running.processes.iter().map(|process| process.child.id());
-        running.watchdog = Some(Watchdog::over(groups).context("cannot start the watchdog")?);
+        let watchdog = Watchdog::over(running.child.id());
+        running.watchdog = Some(watchdog.context("cannot start the watchdog")?);
         running.await_ready(name)?;
         Ok(running)
     }
@@ -155,11 +149,12 @@ impl Running {
         let deadline = Instant::now() + READY_LIMIT;
         let mut waiting = self.fronts.clone();
         loop {
-            for process in &mut self.processes {
-                process.check().map_err(|error| Failure {
-                    port_taken: process.said().to_lowercase().contains(PORT_TAKEN),
-                    error: error.context(format!("{name} did not start")),
-                })?;
+            if let Some(status) = self.poll_ended()? {
+                let said = self.said();
+                return Err(Failure {
+                    port_taken: said.to_lowercase().contains(PORT_TAKEN),
+                    error: anyhow!("{name} did not start: it ended ({status}); it said:\n{said}"),
+                });
             }
             let pids = self.pids();
             waiting.retain(|front| !accepts(&pids, *front));
@@ -167,75 +162,22 @@ impl Running {
                 return Ok(());
             };
             if Instant::now() > deadline {
-                let said: Vec<_> = self.processes.iter().map(Process::said).collect();
                 return Err(anyhow!(
                     "{name} does not listen on {front} after {} s; it said:\n{}",
                     READY_LIMIT.as_secs(),
-                    said.join("\n")
+                    self.said()
                 )
                 .into());
             }
             thread::sleep(LOOK_EVERY);
         }
     }
-}
 
-/// Whether one of `pids` listens there, and takes a connection. To connect would not be enough:
-/// somebody else may have the port.
-fn accepts(pids: &[u32], front: SocketAddr) -> bool {
-    proc::listening(pids, front).is_ok_and(|pids| !pids.is_empty())
-        && TcpStream::connect_timeout(&front, CONNECT_LIMIT).is_ok()
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // First, or it might end a group whose number has been given to somebody else.
-        self.watchdog = None;
-        for process in &self.processes {
-            process.signal(Signal::SIGTERM);
-        }
-        let deadline = Instant::now() + END_LIMIT;
-        for process in &mut self.processes {
-            if !process.await_end(deadline) {
-                process.signal(Signal::SIGKILL);
-                process.await_end(Instant::now() + KILL_LIMIT);
-            }
-        }
-    }
-}
-
-impl Process {
-    fn start(launch: &Launch, folder: &Path, log: PathBuf) -> anyhow::Result<Self> {
-        for (path, text) in &launch.files {
-            fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        let output =
-            File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-        let child = Command::new(&launch.program)
-            .args(&launch.args)
-            .envs(launch.env.iter().map(|(name, value)| (name, value)))
-            .current_dir(folder)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("cannot run {}", launch.program.display()))?;
-        Ok(Self {
-            child,
-            log,
-            ended: None,
-        })
-    }
-
-    fn check(&mut self) -> anyhow::Result<()> {
+    fn poll_ended(&mut self) -> io::Result<Option<ExitStatus>> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait()?;
         }
-        match self.ended {
-            None => Ok(()),
-            Some(status) => Err(anyhow!("it ended ({status}); it said:\n{}", self.said())),
-        }
+        Ok(self.ended)
     }
 
     /// The last lines of its log.
@@ -263,11 +205,9 @@ impl Process {
     /// Whether the process, which is reaped, and all of its group have ended by then.
     fn await_end(&mut self, deadline: Instant) -> bool {
         loop {
-            if self.ended.is_none() {
-                self.ended = self.child.try_wait().ok().flatten();
-            }
+            let is_reaped = self.poll_ended().is_ok_and(|ended| ended.is_some());
             let left = proc::group_members(self.child.id());
-            if self.ended.is_some() && left.is_ok_and(|pids| pids.is_empty()) {
+            if is_reaped && left.is_ok_and(|pids| pids.is_empty()) {
                 return true;
             }
             if Instant::now() > deadline {
@@ -278,7 +218,26 @@ impl Process {
     }
 }
 
-fn tail(path: &Path) -> std::io::Result<String> {
+/// Whether one of `pids` listens there, and takes a connection. To connect would not be enough:
+/// somebody else may have the port.
+fn accepts(pids: &[u32], front: SocketAddr) -> bool {
+    proc::listening(pids, front).is_ok_and(|pids| !pids.is_empty())
+        && TcpStream::connect_timeout(&front, CONNECT_LIMIT).is_ok()
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // First, or it might end a group whose number has been given to somebody else.
+        self.watchdog = None;
+        self.signal(Signal::SIGTERM);
+        if !self.await_end(Instant::now() + END_LIMIT) {
+            self.signal(Signal::SIGKILL);
+            self.await_end(Instant::now() + KILL_LIMIT);
+        }
+    }
+}
+
+fn tail(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(QUOTED_BYTES)))?;
@@ -293,21 +252,13 @@ mod tests {
 
     use super::*;
 
-    fn shell(script: &str) -> Launch {
-        Launch {
-            program: "/bin/sh".into(),
+    /// Starts a process without a front, which is ready at once.
+    fn running(folder: &Path, script: &str) -> Running {
+        let launch = Launch {
             args: vec!["-c".into(), script.into()],
-            ..Launch::default()
-        }
-    }
-
-    /// Starts processes without a front, which are ready at once.
-    fn running(folder: &Path, launches: Vec<Launch>) -> Running {
-        let plan = Plan {
-            fronts: Vec::new(),
-            launches,
+            files: Vec::new(),
         };
-        Running::start("shell", folder, &plan)
+        Running::start("shell", Path::new("/bin/sh"), folder, Vec::new(), &launch)
             .map_err(|failure| failure.error)
             .unwrap()
     }
@@ -320,8 +271,8 @@ mod tests {
 
     fn await_log(running: &Running, text: &str) {
         let deadline = Instant::now() + Duration::from_secs(10);
-        while !running.processes[0].said().contains(text) {
-            assert!(Instant::now() < deadline, "{}", running.processes[0].said());
+        while !running.said().contains(text) {
+            assert!(Instant::now() < deadline, "{}", running.said());
             thread::sleep(LOOK_EVERY);
         }
     }
@@ -329,7 +280,7 @@ mod tests {
     #[test]
     fn children_end_with_their_leader() {
         let folder = tempfile::tempdir().unwrap();
-        let running = running(folder.path(), vec![shell("sleep 60 & echo up; wait")]);
+        let running = running(folder.path(), "sleep 60 & echo up; wait");
         await_log(&running, "up");
         let pids = running.pids();
         assert_eq!(pids.len(), 2, "{pids:?}");
@@ -344,14 +295,14 @@ mod tests {
     #[test]
     fn a_child_is_ended_when_its_leader_has_left_it() {
         let folder = tempfile::tempdir().unwrap();
-        let mut running = running(folder.path(), vec![shell("sleep 60 & echo up; wait")]);
+        let mut running = running(folder.path(), "sleep 60 & echo up; wait");
         await_log(&running, "up");
-        running.processes[0].child.kill().unwrap();
-        running.processes[0].child.wait().unwrap();
-        assert!(running.check().is_err());
+        running.child.kill().unwrap();
+        running.child.wait().unwrap();
+        assert!(running.poll_ended().unwrap().is_some());
         let pids = running.pids();
         assert_eq!(pids.len(), 1, "{pids:?}");
-        let group = running.processes[0].child.id();
+        let group = running.child.id();
         drop(running);
         assert!(proc::group_members(group).unwrap().is_empty());
     }
@@ -361,7 +312,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let running = running(
             folder.path(),
-            vec![shell("trap '' TERM; echo deaf; while :; do sleep 60; done")],
+            "trap '' TERM; echo deaf; while :; do sleep 60; done",
         );
         await_log(&running, "deaf");
         let pids = running.pids();

@@ -1,7 +1,7 @@
 //! The end of a peer whose starter is killed.
 //!
 //! A shell waits at the end of a pipe that only we hold open. However we end, it then ends the
-//! peer's process groups. The kernel's own way (PR_SET_PDEATHSIG) is no use here: it fires at
+//! peer's process group. The kernel's own way (PR_SET_PDEATHSIG) is no use here: it fires at
 //! the end of the *thread* that started the peer.
 
 use std::{
@@ -10,12 +10,12 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// `$@` are process groups (`-s`: dash takes no `--` after `-TERM`). The pause is what a peer is given to end by itself.
+/// `$1` is a process group (`-s`: dash takes no `--` after `-TERM`). The pause is what a peer is given to end by itself.
 const SCRIPT: &str = r#"
 read -r _
-for group; do kill -s TERM -- "-$group"; done
+kill -s TERM -- "-$1"
 sleep 5
-for group; do kill -s KILL -- "-$group"; done
+kill -s KILL -- "-$1"
 "#;
 
 /// A shell that waits; dropping this sends it away without doing anything.
@@ -23,11 +23,10 @@ for group; do kill -s KILL -- "-$group"; done
 pub(crate) struct Watchdog(Child);
 
 impl Watchdog {
-    /// Ends `groups` when this process does.
-    pub(crate) fn over(groups: impl IntoIterator<Item = u32>) -> io::Result<Self> {
+    /// Ends this process group when this process ends.
+    pub(crate) fn over(group: u32) -> io::Result<Self> {
         Command::new("/bin/sh")
-            .args(["-c", SCRIPT, "peer-watchdog"])
-            .args(groups.into_iter().map(|group| group.to_string()))
+            .args(["-c", SCRIPT, "peer-watchdog", &group.to_string()])
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -63,7 +62,7 @@ mod tests {
             .process_group(0)
             .spawn()
             .unwrap();
-        let mut watchdog = Watchdog::over([sleeper.id()]).unwrap();
+        let mut watchdog = Watchdog::over(sleeper.id()).unwrap();
         thread::sleep(Duration::from_millis(50));
         assert!(sleeper.try_wait().unwrap().is_none());
         drop(watchdog.0.stdin.take());
@@ -81,7 +80,7 @@ mod tests {
             .process_group(0)
             .spawn()
             .unwrap();
-        drop(Watchdog::over([sleeper.id()]).unwrap());
+        drop(Watchdog::over(sleeper.id()).unwrap());
         thread::sleep(Duration::from_millis(100));
         assert!(sleeper.try_wait().unwrap().is_none());
         sleeper.kill().unwrap();

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use peers::{Overrides, Setup, Traffic};
+use peers::{Overrides, Setup};
 
 /// A shell script in place of a proxy.
 fn script(folder: &Path, text: &str) -> PathBuf {
@@ -15,12 +15,10 @@ fn script(folder: &Path, text: &str) -> PathBuf {
     path
 }
 
-fn setup(folder: &Path, traffic: Traffic) -> Setup {
+fn setup(folder: &Path) -> Setup {
     Setup {
         host: std::net::Ipv4Addr::LOCALHOST,
         backends: vec!["127.0.0.1:9".parse().unwrap()],
-        credentials: None,
-        traffic,
         folder: folder.join("run"),
     }
 }
@@ -30,9 +28,7 @@ fn failure(folder: &Path, name: &str, binary: &Path) -> String {
     let peer = peers::named(name).unwrap();
     let overrides = Overrides::parse([format!("{name}={}", binary.display())]).unwrap();
     let found = peer.find(&overrides).unwrap();
-    let error = peer
-        .start(&found, &setup(folder, Traffic::Cql))
-        .unwrap_err();
+    let error = peer.start(&found, &setup(folder)).unwrap_err();
     format!("{error:#}")
 }
 
@@ -40,12 +36,12 @@ fn failure(folder: &Path, name: &str, binary: &Path) -> String {
 fn every_peer_that_ends_at_once_is_told_of() {
     for peer in peers::all() {
         let folder = tempfile::tempdir().unwrap();
-        let said = failure(folder.path(), peer.name(), Path::new("/bin/false"));
+        let said = failure(folder.path(), peer.name, Path::new("/bin/false"));
         assert_eq!(
             said,
             format!(
                 "{} did not start: it ended (exit status: 1); it said:\n(nothing)",
-                peer.name()
+                peer.name
             )
         );
     }
@@ -84,17 +80,4 @@ fn a_taken_port_is_tried_again_and_not_for_ever() {
     let said = failure(folder.path(), "haproxy", &binary);
     assert!(said.ends_with("bind: Address already in use"), "{said}");
     assert_eq!(fs::read_to_string(ports).unwrap().lines().count(), 5);
-}
-
-#[test]
-fn what_a_peer_cannot_carry_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let overrides = Overrides::parse(["cql-proxy=/bin/true"]).unwrap();
-    let peer = peers::named("cql-proxy").unwrap();
-    let found = peer.find(&overrides).unwrap();
-    let error = peer
-        .start(&found, &setup(folder.path(), Traffic::Redis))
-        .unwrap_err();
-    assert_eq!(error.to_string(), "cql-proxy does not carry Redis");
-    assert!(!folder.path().join("run").exists());
 }

@@ -3,16 +3,17 @@
 //! nothing else, until each is decided.
 
 use crate::{
+    markdown::{Page, Table, Text},
     metric::{Metric, Process},
-    model::{Column, Table, Text},
-    number,
+    number::{self, NONE},
     schema::{Experiment, Run},
+    sequential::Estimate,
     view::AGAIN,
 };
 
 mod verdict;
 
-pub use verdict::{Value, Verdict, again_differs};
+pub use verdict::{Verdict, again_differs};
 
 /// The figure that is held against a bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,9 +63,22 @@ const MANY: &str = "node-raw-nonblocking-32";
 const READS: &str = "stress-read-raw";
 const WRITES: &str = "stress-write-raw";
 const CROWD: &str = "crowd";
+const CROWD_ENRICHED: &str = "crowd-enriched";
 const GATEWAY: &str = "gateway-32";
 const OP_S: Measure = Measure::Ratio(Metric::OpS);
+const P50: Measure = Measure::Ratio(Metric::P50);
 const ADDED: Measure = Measure::Added(Metric::P50);
+const DATABASE: Measure = Measure::Ratio(Metric::Cpu(Process::Database));
+const PROXY_TO_NGINX: Measure = Measure::Against("nginx", Metric::Cpu(Process::Proxy));
+const OP_S_TO_HAPROXY: Measure = Measure::Against("haproxy", Metric::OpS);
+const OP_S_TO_RELAY: Measure = Measure::Against("relay", Metric::OpS);
+const CPU_TO_RELAY: Measure = Measure::Against("relay", Metric::AllCpu);
+const ADDED_BY_RELAY: Measure = Measure::Share("relay", Metric::P50);
+const A_CONNECTION: &str = "a few look-ups for each connection";
+const LITTLE_LEFT: &str = "a flow that the kernel carries leaves little in the agent";
+const MEANWHILE: &str = "what comes meanwhile is relayed";
+const DECODES_NOTHING: &str = "that one decodes nothing";
+const NO_SOCKET: &str = "packets go on, no socket of the gateway's sees them";
 const NOTHING_PER_BYTE: &str = "no code of ours runs for its bytes: nothing but noise";
 const A_LOOK: &str = "one program for each segment";
 const A_COPY: &str = "a copy of each packet, for which nobody waits and nobody is woken";
@@ -81,69 +95,21 @@ use Bound::{AtLeast, AtMost};
 /// All of them.
 pub const ALL: &[Bar] = &[
     bar("bypass", MANY, OP_S, AtLeast(0.98), NOTHING_PER_BYTE),
-    bar(
-        "bypass",
-        ONE,
-        Measure::Ratio(Metric::P50),
-        AtMost(1.02),
-        NOTHING_PER_BYTE,
-    ),
-    bar(
-        "bypass",
-        "connect",
-        ADDED,
-        AtMost(5.0),
-        "a few look-ups for each connection",
-    ),
+    bar("bypass", ONE, P50, AtMost(1.02), NOTHING_PER_BYTE),
+    bar("bypass", "connect", ADDED, AtMost(5.0), A_CONNECTION),
     bar("observe", ONE, ADDED, AtMost(0.8), A_LOOK),
     bar("observe", MANY, OP_S, AtLeast(0.92), A_LOOK),
     bar("tap", ONE, ADDED, AtMost(1.5), A_COPY),
     bar("tap", MANY, OP_S, AtLeast(0.93), A_COPY),
     bar("tap", READS, OP_S, AtLeast(0.97), A_COPY),
     bar("tap", WRITES, OP_S, AtLeast(0.97), A_COPY),
-    bar(
-        "tap",
-        READS,
-        against("nginx", Metric::Cpu(Process::Proxy)),
-        AtMost(0.1),
-        A_COPY,
-    ),
-    bar(
-        "shortcut",
-        ONE,
-        Measure::Ratio(Metric::P50),
-        AtMost(0.75),
-        IN_KERNEL,
-    ),
+    bar("tap", READS, PROXY_TO_NGINX, AtMost(0.1), A_COPY),
+    bar("shortcut", ONE, P50, AtMost(0.75), IN_KERNEL),
     bar("shortcut", MANY, OP_S, AtLeast(1.4), IN_KERNEL),
-    bar(
-        "splice",
-        ONE,
-        Measure::Share("relay", Metric::P50),
-        AtMost(0.55),
-        PAST_THE_AGENT,
-    ),
-    bar(
-        "splice",
-        MANY,
-        against("relay", Metric::OpS),
-        AtLeast(1.3),
-        PAST_THE_AGENT,
-    ),
-    bar(
-        "splice",
-        MANY,
-        against("relay", Metric::AllCpu),
-        AtMost(0.75),
-        PAST_THE_AGENT,
-    ),
-    bar(
-        "splice",
-        CROWD,
-        Measure::RssMib,
-        AtMost(40.0),
-        "a flow that the kernel carries leaves little in the agent",
-    ),
+    bar("splice", ONE, ADDED_BY_RELAY, AtMost(0.55), PAST_THE_AGENT),
+    bar("splice", MANY, OP_S_TO_RELAY, AtLeast(1.3), PAST_THE_AGENT),
+    bar("splice", MANY, CPU_TO_RELAY, AtMost(0.75), PAST_THE_AGENT),
+    bar("splice", CROWD, Measure::RssMib, AtMost(40.0), LITTLE_LEFT),
     bar(
         "splice",
         CROWD,
@@ -156,16 +122,16 @@ pub const ALL: &[Bar] = &[
         CROWD,
         Measure::HandOver,
         AtMost(1_000.0),
-        "what comes meanwhile is relayed",
+        MEANWHILE,
     ),
     bar("enrich", ONE, ADDED, AtMost(17.0), LIKE_COPIERS),
     bar("enrich", MANY, OP_S, AtLeast(0.55), LIKE_COPIERS),
     bar(
         "enrich",
         MANY,
-        against("haproxy", Metric::OpS),
+        OP_S_TO_HAPROXY,
         AtLeast(1.0),
-        "that one decodes nothing",
+        DECODES_NOTHING,
     ),
     bar("enrich-short-both", ONE, ADDED, AtMost(11.0), SHORT_LEGS),
     bar("enrich-short-both", MANY, OP_S, AtLeast(0.7), SHORT_LEGS),
@@ -173,32 +139,16 @@ pub const ALL: &[Bar] = &[
     bar("enrich", WRITES, OP_S, AtLeast(0.88), LIKE_COPIERS),
     bar(
         "enrich",
-        "crowd-enriched",
+        CROWD_ENRICHED,
         Measure::RssMib,
         AtMost(60.0),
         NO_BUFFER,
     ),
     bar("fold", READS, OP_S, AtLeast(1.1), FEWER_WAKE_UPS),
-    bar(
-        "fold",
-        READS,
-        Measure::Ratio(Metric::Cpu(Process::Database)),
-        AtMost(0.7),
-        FEWER_WAKE_UPS,
-    ),
+    bar("fold", READS, DATABASE, AtMost(0.7), FEWER_WAKE_UPS),
     bar("forward", GATEWAY, OP_S, AtLeast(0.95), A_REWRITE),
-    bar(
-        "forward",
-        GATEWAY,
-        against("haproxy", Metric::OpS),
-        AtLeast(2.0),
-        "packets go on, no socket of the gateway's sees them",
-    ),
+    bar("forward", GATEWAY, OP_S_TO_HAPROXY, AtLeast(2.0), NO_SOCKET),
 ];
-
-const fn against(other: &'static str, metric: Metric) -> Measure {
-    Measure::Against(other, metric)
-}
 
 const fn bar(
     path: &'static str,
@@ -300,100 +250,74 @@ pub fn tally(run: &Run) -> Tally {
     tally
 }
 
-/// The bars, and what became of them.
-pub fn table(run: &Run) -> Table {
-    let columns = vec![
-        Column::words("path"),
-        Column::words("must hold"),
-        Column::words("in"),
-        Column::words("because"),
-        Column::numbers("measured"),
-        Column::numbers("interval"),
-        Column::numbers("rounds"),
-        Column::words("verdict"),
-    ];
-    let mut table = Table::new("Bars: what must hold on a machine of any speed", columns);
-    for bar in ALL {
+/// Adds the bars, and what became of them.
+pub fn table(page: &mut Page, run: &Run) {
+    let rows = ALL.iter().map(|bar| {
         let (value, verdict) = match bar.verdict(run) {
             Verdict::Met(value) => (Some(value), Text::new().plain("met")),
             Verdict::Missed(value) => (Some(value), Text::new().strong("missed")),
-            Verdict::Undecided(value, why) => (
-                Some(value),
-                Text::new().strong("undecided").plain(format!(": {why}")),
-            ),
-            Verdict::NotMeasured(why) => (
-                None,
-                Text::new().strong("not measured").plain(format!(": {why}")),
-            ),
+            Verdict::Undecided(value, why) => {
+                let undecided = Text::new().strong("undecided");
+                (Some(value), undecided.plain(format!(": {why}")))
+            }
+            Verdict::NotMeasured(why) => {
+                let not_measured = Text::new().strong("not measured");
+                (None, not_measured.plain(format!(": {why}")))
+            }
         };
-        table.path_row(
-            bar.path,
-            [
-                bar.text().into(),
-                Text::new().code(bar.experiment),
-                Text::new().muted(bar.reason),
-                value.map_or(number::NONE.into(), |v| bar.measure.text(v.figure).into()),
-                value.map_or(number::NONE.into(), |v| interval(bar.measure, v).into()),
-                value.map_or(number::NONE.into(), |v| v.rounds.to_string().into()),
-                verdict,
-            ],
-        );
-    }
-    table
+        (bar, value, verdict)
+    });
+    let table = Table::of_rows()
+        .words("path", |(bar, ..): &(&Bar, Option<Estimate>, Text)| {
+            Text::from(bar.path)
+        })
+        .words("must hold", |(bar, ..)| bar.text())
+        .words("in", |(bar, ..)| Text::new().code(bar.experiment))
+        .words("because", |(bar, ..)| Text::from(bar.reason))
+        .numbers("measured", |(bar, value, _)| figure(bar.measure, *value))
+        .numbers("interval", |(bar, value, _)| interval(bar.measure, *value))
+        .numbers("rounds", |(_, value, _)| rounds(*value))
+        .words("verdict", |(_, _, verdict)| verdict.clone());
+    let caption = "Bars: what must hold on a machine of any speed";
+    page.table(caption, &table, rows);
 }
 
-fn interval(measure: Measure, value: Value) -> String {
-    match value.is_exact() {
-        true => "exact".into(),
-        false => format!("{} … {}", measure.text(value.low), measure.text(value.high)),
+fn figure(measure: Measure, value: Option<Estimate>) -> String {
+    value.map_or_else(|| NONE.into(), |value| measure.text(value.figure))
+}
+
+fn interval(measure: Measure, value: Option<Estimate>) -> String {
+    match value {
+        None => NONE.into(),
+        Some(value) if value.is_exact() => "exact".into(),
+        Some(value) => format!("{} … {}", measure.text(value.low), measure.text(value.high)),
     }
 }
 
-/// The noise floor: what two directs of one experiment differ by.
-pub fn noise(run: &Run) -> Table {
-    let columns = vec![
-        Column::words("experiment"),
-        Column::numbers("op/s, ÷ direct"),
-        Column::numbers("interval"),
-        Column::numbers("p50, − direct"),
-        Column::numbers("interval"),
-        Column::numbers("rounds"),
-        Column::words("verdict"),
-    ];
-    let mut table = Table::new(
-        Text::new()
-            .plain("Direct against itself: ")
-            .code(AGAIN)
-            .plain(" is a second direct under another name"),
-        columns,
-    );
-    for experiment in &run.experiments {
-        let of = |measure| verdict::measured(measure, experiment, AGAIN).ok();
-        let (ratio, added) = (of(OP_S), of(ADDED));
-        let figure = |measure: Measure, value: Option<Value>| {
-            value.map_or(number::NONE.into(), |v| measure.text(v.figure))
-        };
-        let spread = |measure: Measure, value: Option<Value>| {
-            value.map_or(number::NONE.into(), |v| interval(measure, v))
-        };
-        let verdict = match again_differs(experiment) {
-            None if ratio.is_none() => Text::new().strong("not measured"),
+fn rounds(value: Option<Estimate>) -> String {
+    value.map_or_else(|| NONE.into(), |value| value.rounds.to_string())
+}
+
+/// Adds the noise floor: what two directs of one experiment differ by.
+pub fn noise(page: &mut Page, run: &Run) {
+    let of = |experiment: &Experiment, measure| verdict::again(measure, experiment);
+    let mut table =
+        Table::of_rows().words("experiment", |e: &&Experiment| Text::new().code(&*e.id));
+    for (name, measure) in [("op/s, ÷ direct", OP_S), ("p50, − direct", ADDED)] {
+        table = table
+            .numbers(name, move |e| figure(measure, of(e, measure)))
+            .numbers("interval", move |e| interval(measure, of(e, measure)));
+    }
+    let table = table
+        .numbers("rounds", move |e| rounds(of(e, OP_S)))
+        .words("verdict", move |e| match again_differs(e) {
+            None if of(e, OP_S).is_none() => Text::new().strong("not measured"),
             None => Text::new().plain("no difference"),
             Some(why) => Text::new().strong("thrown out").plain(format!(": {why}")),
-        };
-        table.row(vec![
-            Text::new().code(&*experiment.id),
-            figure(OP_S, ratio).into(),
-            spread(OP_S, ratio).into(),
-            figure(ADDED, added).into(),
-            spread(ADDED, added).into(),
-            ratio
-                .map_or(number::NONE.into(), |v| v.rounds.to_string())
-                .into(),
-            verdict,
-        ]);
-    }
-    table
+        });
+    let caption = Text::new().plain("Direct against itself: ").code(AGAIN);
+    let caption = caption.plain(" is a second direct under another name");
+    page.table(caption, &table, &run.experiments);
 }
 
 /// Whether nothing more has to be measured for a bar, by the rounds so far.

@@ -16,9 +16,8 @@ use crate::{
     stats::{MIN_ROUNDS, Spread, median},
 };
 
+mod circumstances;
 mod figure;
-mod missing;
-mod settings;
 mod text;
 
 pub use figure::Figure;
@@ -27,11 +26,13 @@ pub use figure::Figure;
 const TOO_NOISY: f64 = 0.20;
 /// Where operations failed before, more of them are told from as many by this share of all.
 const MORE_ERRORS: f64 = 0.001;
+/// `direct` has none of our code in it: when it moves by more than this share, the machine did.
+const MOOD: f64 = 0.10;
 
 /// A figure that moved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Move {
-    /// Where.
+    /// The experiment in which it did.
     pub experiment: String,
     /// The path that moved.
     pub path: String,
@@ -49,6 +50,25 @@ pub struct Move {
     pub is_better: bool,
 }
 
+/// The kind of a note on a comparison, in the order of reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Note {
+    /// A reason why the runs may not be comparable.
+    Warning,
+    /// Errors of a path that is not ours.
+    Information,
+    /// A figure of ours that only the first run shows: `enrich in connect (withheld: …)`.
+    NotMeasured,
+    /// Operations over a path of ours that fail and did not, or not so often.
+    MoreErrors,
+    /// A figure that did not move beyond noise, but much could hide in it.
+    TooNoisy,
+    /// Others' figures that only the first run shows.
+    OnlyFirst,
+    /// Figures that only the second run shows.
+    OnlySecond,
+}
+
 /// The difference of a second run to a first one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
@@ -56,21 +76,8 @@ pub struct Comparison {
     pub judged: usize,
     /// The moves of our paths, then those of others, in the order of the second run's tables.
     pub moves: Vec<Move>,
-    /// Our figures that only the first run shows: `enrich in connect (withheld: …)`.
-    pub not_measured: Vec<String>,
-    /// Operations over our paths that fail and did not, or not so often:
-    /// `enrich in stress-read: 12 errors, the first: …`.
-    pub more_errors: Vec<String>,
-    /// Figures that did not move beyond noise, but much could hide in it.
-    pub too_noisy: Vec<String>,
-    /// Errors of paths that are not ours.
-    pub information: Vec<String>,
-    /// Others' figures that only the first run shows.
-    pub only_first: Vec<String>,
-    /// Figures that only the second run shows.
-    pub only_second: Vec<String>,
-    /// Why the runs may not be comparable.
-    pub warnings: Vec<String>,
+    /// The notes of everything else that a reader has to know.
+    pub notes: Vec<(Note, String)>,
 }
 
 impl Comparison {
@@ -81,31 +88,34 @@ impl Comparison {
 
     /// Why it is a regression; empty: it is none.
     pub fn reasons(&self) -> Vec<String> {
-        let mut reasons = Vec::new();
-        let mut count = |n: usize, what: &str| {
-            if n > 0 {
-                reasons.push(format!("{what}: {n}"));
-            }
-        };
-        count(
-            self.ours().filter(|m| !m.is_better).count(),
-            "figures that are worse",
-        );
-        count(self.not_measured.len(), "not measured in the second run");
-        count(self.more_errors.len(), "paths with more errors");
-        if self.is_empty() {
-            let why = match self.too_noisy.is_empty() {
-                true => format!("fewer than {MIN_ROUNDS} rounds or no common experiment"),
-                false => "too noisy".into(),
+        let worse = self.ours().filter(|m| !m.is_better).count();
+        let counts = [
+            (worse, "figures that are worse"),
+            (
+                self.notes(Note::NotMeasured).count(),
+                "not measured in the second run",
+            ),
+            (
+                self.notes(Note::MoreErrors).count(),
+                "paths with more errors",
+            ),
+        ];
+        let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+        let mut reasons: Vec<String> = counts.map(|(n, what)| format!("{what}: {n}")).collect();
+        if self.judged == 0 {
+            let why = match self.notes(Note::TooNoisy).next() {
+                None => format!("fewer than {MIN_ROUNDS} rounds or no common experiment"),
+                Some(_) => "too noisy".into(),
             };
             reasons.push(format!("nothing comparable: {why}"));
         }
         reasons
     }
 
-    /// Nothing of ours could be judged.
-    pub fn is_empty(&self) -> bool {
-        self.judged == 0
+    /// The notes of one kind.
+    pub fn notes(&self, kind: Note) -> impl Iterator<Item = &str> {
+        let of_kind = self.notes.iter().filter(move |(of, _)| *of == kind);
+        of_kind.map(|(_, line)| &**line)
     }
 
     /// Moves of our paths.
@@ -113,10 +123,11 @@ impl Comparison {
         self.moves.iter().filter(|m| m.is_ours)
     }
 
-    /// A line, told once.
-    fn warn(&mut self, line: String) {
-        if !self.warnings.contains(&line) {
-            self.warnings.push(line);
+    /// Notes a line, once.
+    fn note(&mut self, kind: Note, line: String) {
+        let note = (kind, line);
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
         }
     }
 }
@@ -130,28 +141,32 @@ struct Pair<'a> {
 
 /// The moves from `first` to `second`.
 pub fn compare(first: &Run, second: &Run) -> Comparison {
-    let mut comparison = Comparison {
-        warnings: settings::differences(first, second),
-        ..Comparison::default()
-    };
-    for lost in missing::missing(first, second) {
-        let list = match lost.is_ours {
-            true => &mut comparison.not_measured,
-            false => &mut comparison.only_first,
-        };
-        list.push(format!("{} ({})", lost.what, lost.why));
+    let mut comparison = Comparison::default();
+    for line in circumstances::differences(first, second) {
+        comparison.note(Note::Warning, line);
     }
-    let gained = missing::missing(second, first).into_iter();
-    comparison.only_second = gained.map(|m| format!("{} ({})", m.what, m.why)).collect();
+    for lost in circumstances::missing(first, second) {
+        let kind = match lost.is_ours {
+            true => Note::NotMeasured,
+            false => Note::OnlyFirst,
+        };
+        comparison.note(kind, lost.line);
+    }
+    for gained in circumstances::missing(second, first) {
+        comparison.note(Note::OnlySecond, gained.line);
+    }
     for new in second.usable() {
         let Some(old) = first.experiment(&new.id).filter(|e| e.is_usable()) else {
             continue;
         };
-        if let Some(what) = settings::workload(old, new) {
-            comparison.warn(format!("{}: not compared, {what} differ", new.id));
+        if !circumstances::is_same_load(old, new) {
+            let line = format!("{}: not compared, it asks for something else", new.id);
+            comparison.note(Note::Warning, line);
             continue;
         }
-        comparison.warnings.extend(mood(old, new));
+        if let Some(mood) = mood(old, new) {
+            comparison.note(Note::Warning, mood);
+        }
         for after in new.series.iter().filter(|s| !s.rounds.is_empty()) {
             let Some(before) = old.series(&after.path) else {
                 continue;
@@ -167,6 +182,7 @@ pub fn compare(first: &Run, second: &Run) -> Comparison {
             }
         }
     }
+    comparison.notes.sort_by_key(|(kind, _)| *kind);
     comparison
 }
 
@@ -188,10 +204,11 @@ fn errors(comparison: &mut Comparison, pair: &Pair<'_>) {
         number::grouped(after.errors() as f64),
         after.first_error().unwrap_or("no reason was kept")
     );
-    match pair.is_ours {
-        true => comparison.more_errors.push(line),
-        false => comparison.information.push(line),
-    }
+    let kind = match pair.is_ours {
+        true => Note::MoreErrors,
+        false => Note::Information,
+    };
+    comparison.note(kind, line);
 }
 
 fn judge(comparison: &mut Comparison, figure: Figure, pair: &Pair<'_>) {
@@ -202,29 +219,25 @@ fn judge(comparison: &mut Comparison, figure: Figure, pair: &Pair<'_>) {
         // The path is there, and the figure is not: no operation succeeded, direct is missing.
         (Some(_), None) if pair.is_ours => {
             let line = format!("{} of {} in {}", figure.name(), after.path, new.id);
-            comparison.not_measured.push(line);
-            return;
+            return comparison.note(Note::NotMeasured, line);
         }
         _ => return,
     };
     if from.rounds.min(to.rounds) < MIN_ROUNDS {
-        comparison.warn(format!(
-            "{}: {} has too few rounds to be judged",
-            new.id, after.path
-        ));
-        return;
+        let line = format!("{}: {} has too few rounds to be judged", new.id, after.path);
+        return comparison.note(Note::Warning, line);
     }
     let noise = noise(figure, &from, &to);
     let has_moved = (to.median - from.median).abs() > noise;
     if let (false, Some(share)) = (has_moved, too_noisy(figure, &from, &to)) {
-        comparison.too_noisy.push(format!(
+        let line = format!(
             "± {} %: {} of {} in {}",
             number::grouped(share * 100.0),
             figure.name(),
             after.path,
             new.id
-        ));
-        return;
+        );
+        return comparison.note(Note::TooNoisy, line);
     }
     comparison.judged += usize::from(pair.is_ours);
     if has_moved {
@@ -256,9 +269,6 @@ fn too_noisy(figure: Figure, from: &Spread, to: &Spread) -> Option<f64> {
     let share = width / from.median.abs();
     (width > floor && share > TOO_NOISY).then_some(share)
 }
-
-/// `direct` has none of our code in it: when it moves, the machine did.
-const MOOD: f64 = 0.10;
 
 fn mood(old: &Experiment, new: &Experiment) -> Option<String> {
     let op_s = |e: &Experiment| median(e.direct()?.values(Metric::OpS)).filter(|op_s| *op_s > 0.0);

@@ -1,63 +1,85 @@
 //! One experiment: what was done, and tables of what came of it.
 
 use crate::{
-    intervals,
+    cell::by_series,
+    markdown::{Page, Table, Text},
     metric::{Metric, Process},
-    model::{Block, Column, Section, Table, Text},
-    number::{self, NONE},
+    number::{self, NONE, or_none},
     pace,
-    schema::{Experiment, Run},
-    spectrum,
+    schema::{Experiment, Published, Series},
 };
 
 /// The database of a workload that asks nothing: against a server that does nothing it would
 /// be the same.
 const LISTENER: &str = "listener";
+/// Percentiles of the spectrum: each step halves, or nearly so, what is above.
+const PERCENTILES: [f64; 16] = [
+    0.0, 25.0, 50.0, 75.0, 87.5, 90.0, 93.75, 95.0, 97.5, 99.0, 99.5, 99.75, 99.9, 99.95, 99.99,
+    99.999,
+];
 
-/// The section of one experiment.
-pub fn section(run: &Run, experiment: &Experiment) -> Section {
-    let mut blocks = vec![Block::Paragraph(load(experiment))];
-    blocks.extend(headroom(experiment).map(Block::Paragraph));
-    match &experiment.refused {
-        Some(reason) => blocks.push(Block::Warning(
-            Text::new()
-                .strong("Figures are withheld")
-                .plain(format!(": {reason}")),
-        )),
-        None => blocks.extend(measured(run, experiment)),
-    }
-    blocks.extend(left_out(experiment).map(Block::Paragraph));
-    blocks.extend(published(experiment).map(Block::Table));
-    Section {
-        anchor: experiment.id.clone(),
-        title: Text::new().plain(&*experiment.id),
-        blocks,
-        sections: Vec::new(),
+/// Adds the purpose of an experiment's workload, and its source.
+pub fn origin(page: &mut Page, experiment: &Experiment) {
+    let origin = &experiment.origin;
+    let line = Text::new()
+        .plain(format!("{} From ", sentence(&experiment.title)))
+        .link(&*origin.name, &*origin.url)
+        .plain(".");
+    page.paragraph(match origin.changed.is_empty() {
+        true => line,
+        false => line.plain(format!(" Changed here: {}", sentence(&origin.changed))),
+    });
+}
+
+fn sentence(text: &str) -> String {
+    match text.is_empty() || text.ends_with(['.', '!', '?']) {
+        true => text.to_owned(),
+        false => format!("{text}."),
     }
 }
 
-fn measured(run: &Run, experiment: &Experiment) -> Vec<Block> {
-    let mut blocks = Vec::new();
+/// Adds what one experiment says.
+pub fn section(page: &mut Page, experiment: &Experiment) {
+    page.paragraph(load(experiment));
+    headroom(page, experiment);
+    match &experiment.refused {
+        Some(reason) => page.warning(
+            Text::new()
+                .strong("Figures are withheld")
+                .plain(format!(": {reason}")),
+        ),
+        None => measured(page, experiment),
+    }
+    let left_out = experiment.left_out.iter();
+    let left_out: Vec<String> = left_out
+        .map(|(path, why)| format!("{path} ({why})"))
+        .collect();
+    if !left_out.is_empty() {
+        page.paragraph(format!("Not here: {}.", left_out.join(", ")));
+    }
+    published(page, experiment);
+}
+
+fn measured(page: &mut Page, experiment: &Experiment) {
     for series in experiment.series.iter().filter(|s| s.errors() > 0) {
         let why = series.first_error().unwrap_or("no reason was kept");
-        blocks.push(Block::Warning(
+        page.warning(
             Text::new()
                 .strong(format!("{} had errors", series.path))
                 .plain(format!(", the first: {why}")),
-        ));
+        );
     }
     for series in &experiment.series {
-        blocks.extend(pace::warning(experiment, series).map(Block::Warning));
+        if let Some(behind) = pace::warning(experiment, series) {
+            page.warning(behind);
+        }
     }
-    blocks.push(Block::Table(throughput(experiment)));
-    blocks.push(Block::Table(added(experiment)));
+    throughput(page, experiment);
+    added(page, experiment);
     if experiment.rate.is_some() {
-        blocks.extend(spectrum::table(experiment).map(Block::Table));
+        spectrum(page, experiment);
     }
-    blocks.push(Block::Table(usage(experiment)));
-    let intervals = intervals::tables(run, experiment);
-    blocks.extend(intervals.into_iter().map(Block::Table));
-    blocks
+    usage(page, experiment);
 }
 
 /// The database, and how many of its nodes: `cassandra`, `4 × node`.
@@ -92,12 +114,14 @@ fn load(experiment: &Experiment) -> Text {
     }
 }
 
-fn headroom(experiment: &Experiment) -> Option<Text> {
+fn headroom(page: &mut Page, experiment: &Experiment) {
     let Some(headroom) = &experiment.headroom else {
-        let is_due = experiment.database != LISTENER && experiment.is_usable();
-        return is_due.then(|| Text::new().muted("Headroom not measured."));
+        if experiment.database != LISTENER && experiment.is_usable() {
+            page.paragraph("Headroom not measured.");
+        }
+        return;
     };
-    Some(Text::new().muted(format!(
+    page.paragraph(format!(
         "Headroom: against {} the generator alone does {} op/s, p50 {} µs, p99 {} µs, with {} µs \
          of its CPU for an operation.",
         match &*headroom.server {
@@ -108,139 +132,114 @@ fn headroom(experiment: &Experiment) -> Option<Text> {
         number::short(headroom.p50_us),
         number::short(headroom.p99_us),
         number::short(headroom.generator_cpu_us),
-    )))
+    ));
 }
 
-fn left_out(experiment: &Experiment) -> Option<Text> {
-    let all = experiment.left_out.iter();
-    let all: Vec<String> = all.map(|(path, why)| format!("{path} ({why})")).collect();
-    (!all.is_empty()).then(|| Text::new().plain(format!("Not here: {}.", all.join(", "))))
-}
-
-fn throughput(experiment: &Experiment) -> Table {
-    let mut columns = vec![
-        Column::words("path"),
-        Column::numbers("op/s"),
-        Column::numbers("÷ direct"),
-    ];
-    for metric in Metric::LATENCIES.into_iter().chain([Metric::Max]) {
-        columns.push(Column::numbers(metric.name()));
+fn throughput(page: &mut Page, experiment: &Experiment) {
+    let mut table = by_series()
+        .numbers("op/s", |s| or_none(s.median(Metric::OpS), number::grouped))
+        .numbers("÷ direct", |s| match s.is_direct() {
+            true => NONE.into(),
+            false => Text::difference(experiment.ratio(s, Metric::OpS), number::ratio),
+        });
+    let lateness = experiment.rate.map(|_| Metric::Lateness);
+    let latencies = Metric::LATENCIES.into_iter().chain([Metric::Max]);
+    for metric in latencies.chain(lateness) {
+        table = table.numbers(metric.name(), move |s| {
+            or_none(s.median(metric), number::short)
+        });
     }
-    if experiment.rate.is_some() {
-        columns.push(Column::numbers(Metric::Lateness.name()));
-    }
-    columns.push(Column::numbers("rounds"));
-    columns.push(Column::numbers("errors"));
-    let mut table = Table::new(
-        match experiment.rate {
-            None => "Maximum throughput, and latency under it (µs)",
-            Some(_) => "Achieved rate, and latency at it (µs)",
-        },
-        columns,
-    );
-    for series in &experiment.series {
-        let ratio = experiment.ratio(series, Metric::OpS);
-        let mut cells = vec![
-            number::or_none(series.median(Metric::OpS), number::grouped).into(),
-            match series.is_direct() {
-                true => NONE.into(),
-                false => Text::difference(ratio, number::ratio),
-            },
-        ];
-        for metric in Metric::LATENCIES.into_iter().chain([Metric::Max]) {
-            cells.push(number::or_none(series.median(metric), number::short).into());
-        }
-        if experiment.rate.is_some() {
-            let late = series.median(Metric::Lateness);
-            cells.push(number::or_none(late, number::short).into());
-        }
-        cells.push(series.rounds.len().to_string().into());
-        cells.push(match series.errors() {
+    table = table
+        .numbers("rounds", |s| s.rounds.len().to_string())
+        .numbers("errors", |s| match s.errors() {
             0 => "0".into(),
             errors => Text::new().strong(number::grouped(errors as f64)),
         });
-        table.path_row(&series.path, cells);
-    }
-    table
+    let caption = match experiment.rate {
+        None => "Maximum throughput, and latency under it (µs)",
+        Some(_) => "Achieved rate, and latency at it (µs)",
+    };
+    page.table(caption, &table, &experiment.series);
 }
 
-fn added(experiment: &Experiment) -> Table {
-    let mut columns = vec![Column::words("path")];
+fn added(page: &mut Page, experiment: &Experiment) {
+    let mut table = by_series();
     for metric in Metric::LATENCIES {
-        columns.push(Column::numbers(metric.name()));
+        table = table.numbers(metric.name(), move |s| {
+            Text::difference(experiment.added(s, metric), number::signed)
+        });
     }
-    let mut table = Table::new("Added latency: difference to direct, µs", columns);
-    for series in experiment.series.iter().filter(|s| !s.is_direct()) {
-        let cells = Metric::LATENCIES
-            .map(|metric| Text::difference(experiment.added(series, metric), number::signed));
-        table.path_row(&series.path, cells);
-    }
-    table
+    let others = experiment.series.iter().filter(|s| !s.is_direct());
+    page.table("Added latency: difference to direct, µs", &table, others);
 }
 
-fn usage(experiment: &Experiment) -> Table {
-    let mut columns = vec![Column::words("path")];
+/// Adds the whole distribution of latencies, all rounds together: what wrk2 calls the detailed percentile spectrum. A percentile
+/// that less than one operation is above says nothing.
+fn spectrum(page: &mut Page, experiment: &Experiment) {
+    let latencies = experiment.series.iter().map(|s| (s, s.latencies()));
+    let latencies: Vec<_> = latencies.collect();
+    if latencies.iter().all(|(_, latencies)| latencies.is_none()) {
+        return;
+    }
+    let mut table = Table::of_rows().words("percentile", |p: &f64| format!("{p} %"));
+    for (series, latencies) in &latencies {
+        table = table.numbers(&*series.path, move |percentile| {
+            let above = 1.0 - percentile / 100.0;
+            let known = latencies.as_ref();
+            let known = known.filter(|all| all.len() as f64 * above >= 1.0);
+            let us = known.map(|all| all.value_at_quantile(percentile / 100.0) as f64 / 1e3);
+            or_none(us, number::short)
+        });
+    }
+    let caption = "Percentile spectrum of all rounds together, µs";
+    page.table(caption, &table, PERCENTILES);
+}
+
+fn usage(page: &mut Page, experiment: &Experiment) {
+    let mut table = by_series();
     for process in Process::ALL {
         let name = format!("{}: user + system, µs", process.name());
-        columns.push(Column::numbers(name));
+        let both = [Metric::User(process), Metric::System(process)];
+        table = table.numbers(name, move |s| sum(s, process, both));
     }
-    columns.extend([
-        Column::numbers("kernel's threads, µs"),
-        Column::numbers("all CPU, µs"),
-    ]);
+    for (name, metric) in [
+        ("kernel's threads, µs", Metric::KernelCpu),
+        ("all CPU, µs", Metric::AllCpu),
+    ] {
+        table = table.numbers(name, move |s| or_none(s.median(metric), number::short));
+    }
     for process in Process::ALL {
         let name = format!("{}: switches, vol. + invol.", process.name());
-        columns.push(Column::numbers(name));
+        let both = [Metric::Voluntary(process), Metric::Involuntary(process)];
+        table = table.numbers(name, move |s| sum(s, process, both));
     }
-    columns.extend([
-        Column::numbers("bytes copied"),
-        Column::numbers("copies avoided, bytes"),
-        Column::numbers("proxy's RSS, peak, MiB"),
-    ]);
-    let mut table = Table::new("For one operation: CPU, context switches, copies", columns);
-    for series in &experiment.series {
-        let is_there = |process| !(series.is_direct() && process == Process::Proxy);
-        let sum = |process, [a, b]: [Metric; 2]| {
-            let (a, b) = (series.median(a), series.median(b));
-            match (a, b) {
-                (Some(a), Some(b)) if is_there(process) => {
-                    Text::from(format!("{} + {}", number::short(a), number::short(b)))
-                }
-                _ => NONE.into(),
-            }
-        };
-        let mut cells = Vec::new();
-        for process in Process::ALL {
-            cells.push(sum(
-                process,
-                [Metric::User(process), Metric::System(process)],
-            ));
-        }
-        for metric in [Metric::KernelCpu, Metric::AllCpu] {
-            cells.push(number::or_none(series.median(metric), number::short).into());
-        }
-        for process in Process::ALL {
-            cells.push(sum(
-                process,
-                [Metric::Voluntary(process), Metric::Involuntary(process)],
-            ));
-        }
-        let of_proxy = |figure: Option<f64>, text| {
-            let figure = figure.filter(|_| !series.is_direct());
-            Text::from(number::or_none(figure, text))
-        };
-        cells.extend([
-            of_proxy(series.median(Metric::Copied), number::grouped),
-            of_proxy(series.median(Metric::Avoided), number::grouped),
-            of_proxy(series.peak(Metric::RssPeak), number::mib),
-        ]);
-        table.path_row(&series.path, cells);
-    }
-    table
+    let of_proxy =
+        |s: &Series, figure: Option<f64>, text| or_none(figure.filter(|_| !s.is_direct()), text);
+    table = table
+        .numbers("bytes copied", move |s| {
+            of_proxy(s, s.median(Metric::Copied), number::grouped)
+        })
+        .numbers("copies avoided, bytes", move |s| {
+            of_proxy(s, s.median(Metric::Avoided), number::grouped)
+        })
+        .numbers("proxy's RSS, peak, MiB", move |s| {
+            of_proxy(s, s.peak(Metric::RssPeak), number::mib)
+        });
+    let caption = "For one operation: CPU, context switches, copies";
+    page.table(caption, &table, &experiment.series);
 }
 
-/// The source's figures beside ours.
-fn published(experiment: &Experiment) -> Option<Table> {
+/// Two figures of a process; direct has no proxy.
+fn sum(series: &Series, process: Process, [a, b]: [Metric; 2]) -> String {
+    let is_there = !(series.is_direct() && process == Process::Proxy);
+    match (series.median(a), series.median(b)) {
+        (Some(a), Some(b)) if is_there => format!("{} + {}", number::short(a), number::short(b)),
+        _ => NONE.into(),
+    }
+}
+
+/// Adds the source's figures beside ours.
+fn published(page: &mut Page, experiment: &Experiment) {
     // By its id, or by what of the id comes after the workload's name.
     let workload = format!("{}-", experiment.workload);
     let short = experiment.id.strip_prefix(&workload);
@@ -248,54 +247,38 @@ fn published(experiment: &Experiment) -> Option<Table> {
         None => true,
         Some(variant) => variant == experiment.id || Some(variant) == short,
     };
-    let theirs: Vec<_> = experiment
-        .published
-        .iter()
-        .filter(|p| is_of_this(&p.variant))
-        .collect();
-    if theirs.is_empty() {
-        return None;
-    }
-    let mut table = Table::new(
-        "Beside what others published, on different hardware",
-        vec![
-            Column::words("system"),
-            Column::numbers("op/s"),
-            Column::numbers("mean, ms"),
-            Column::numbers("p50, ms"),
-            Column::numbers("p99, ms"),
-            Column::words("where"),
-        ],
-    );
-    for one in theirs {
-        let ms = |ms| Text::from(number::or_none(ms, number::plain));
-        table.row(vec![
-            (&*one.system).into(),
-            number::or_none(one.op_s, number::grouped).into(),
-            ms(one.mean_ms),
-            ms(one.p50_ms),
-            ms(one.p99_ms),
-            Text::new()
-                .muted(format!("different hardware: {}; ", one.hardware))
-                .link(&*one.url, &*one.url),
-        ]);
+    let theirs = experiment.published.iter();
+    let mut all: Vec<Published> = theirs.filter(|p| is_of_this(&p.variant)).cloned().collect();
+    if all.is_empty() {
+        return;
     }
     let ours = experiment.series.iter().filter(|_| experiment.is_usable());
-    for series in ours {
-        let ms = |metric| {
-            let ms = series.median(metric).map(|us| us / 1e3);
-            Text::from(number::or_none(ms, number::plain))
-        };
-        table.path_row(
-            &series.path,
-            [
-                number::or_none(series.median(Metric::OpS), number::grouped).into(),
-                ms(Metric::Mean),
-                ms(Metric::P50),
-                ms(Metric::P99),
-                Text::new().muted("this machine"),
-            ],
-        );
-    }
-    Some(table)
+    all.extend(ours.map(|series| {
+        let ms = |metric| series.median(metric).map(|us| us / 1e3);
+        Published {
+            variant: None,
+            system: series.path.clone(),
+            op_s: series.median(Metric::OpS),
+            mean_ms: ms(Metric::Mean),
+            p50_ms: ms(Metric::P50),
+            p99_ms: ms(Metric::P99),
+            hardware: String::new(),
+            url: String::new(),
+        }
+    }));
+    let ms = |ms| or_none(ms, number::plain);
+    let table = Table::of_rows()
+        .words("system", |one: &Published| one.system.clone())
+        .numbers("op/s", |one| or_none(one.op_s, number::grouped))
+        .numbers("mean, ms", move |one| ms(one.mean_ms))
+        .numbers("p50, ms", move |one| ms(one.p50_ms))
+        .numbers("p99, ms", move |one| ms(one.p99_ms))
+        .words("where", |one| match &*one.url {
+            "" => Text::from("this machine"),
+            url => Text::new()
+                .plain(format!("different hardware: {}; ", one.hardware))
+                .link(url, url),
+        });
+    let caption = "Beside what others published, on different hardware";
+    page.table(caption, &table, all);
 }

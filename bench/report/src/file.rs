@@ -10,20 +10,12 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
-use serde::Serialize;
-use serde_json::{
-    Value,
-    ser::{Formatter, PrettyFormatter, Serializer},
-};
+use serde_json::Value;
 
 use crate::schema::{Run, SCHEMA};
 
 /// The command that makes a new file.
 const HOW: &str = "run `cargo xtask bench run`";
-
-/// Below this depth a file is indented; a round is the first thing that is not, so that each has
-/// a line: run, experiments, experiment, series, one of them, rounds.
-const INDENTED: usize = 6;
 
 /// The first bytes of what gzip has written.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -65,7 +57,7 @@ fn parse(text: &str) -> anyhow::Result<Run> {
 /// # Errors
 /// A figure is not a number, or the file cannot be written.
 pub fn write(run: &Run, file: &Path) -> anyhow::Result<()> {
-    let text = serialized(run)?;
+    let text = serde_json::to_string(run).context("a run as JSON")?;
     // JSON has no NaN: it would be null, and nobody could read the file any more.
     parse(&text).context("a figure of the run is not a number")?;
     let bytes = match file.extension() {
@@ -84,111 +76,8 @@ pub fn write(run: &Run, file: &Path) -> anyhow::Result<()> {
     written.with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// The text of a result file.
-///
-/// # Errors
-/// None in practice: every part of a run has a form in JSON.
-pub fn serialized(run: &Run) -> anyhow::Result<String> {
-    let mut bytes = Vec::new();
-    let mut serializer = Serializer::with_formatter(&mut bytes, Lines::default());
-    run.serialize(&mut serializer).context("a run as JSON")?;
-    bytes.push(b'\n');
-    String::from_utf8(bytes).context("JSON is UTF-8")
-}
-
 fn beside(file: &Path) -> PathBuf {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.part", process::id()));
     file.with_file_name(name)
-}
-
-/// Indented down to [`INDENTED`], on one line below.
-#[derive(Default)]
-struct Lines {
-    pretty: PrettyFormatter<'static>,
-    depth: usize,
-}
-
-impl Lines {
-    fn is_indented(&self) -> bool {
-        self.depth <= INDENTED
-    }
-}
-
-impl Formatter for Lines {
-    fn begin_array<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.depth += 1;
-        match self.is_indented() {
-            true => self.pretty.begin_array(writer),
-            false => writer.write_all(b"["),
-        }
-    }
-
-    fn end_array<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        let indented = self.is_indented();
-        self.depth -= 1;
-        match indented {
-            true => self.pretty.end_array(writer),
-            false => writer.write_all(b"]"),
-        }
-    }
-
-    fn begin_array_value<W: io::Write + ?Sized>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        match (self.is_indented(), first) {
-            (true, _) => self.pretty.begin_array_value(writer, first),
-            (false, true) => Ok(()),
-            (false, false) => writer.write_all(b","),
-        }
-    }
-
-    fn end_array_value<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        match self.is_indented() {
-            true => self.pretty.end_array_value(writer),
-            false => Ok(()),
-        }
-    }
-
-    fn begin_object<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.depth += 1;
-        match self.is_indented() {
-            true => self.pretty.begin_object(writer),
-            false => writer.write_all(b"{"),
-        }
-    }
-
-    fn end_object<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        let indented = self.is_indented();
-        self.depth -= 1;
-        match indented {
-            true => self.pretty.end_object(writer),
-            false => writer.write_all(b"}"),
-        }
-    }
-
-    fn begin_object_key<W: io::Write + ?Sized>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        match (self.is_indented(), first) {
-            (true, _) => self.pretty.begin_object_key(writer, first),
-            (false, true) => Ok(()),
-            (false, false) => writer.write_all(b", "),
-        }
-    }
-
-    fn begin_object_value<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b": ")
-    }
-
-    fn end_object_value<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        match self.is_indented() {
-            true => self.pretty.end_object_value(writer),
-            false => Ok(()),
-        }
-    }
 }

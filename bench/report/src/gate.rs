@@ -5,16 +5,13 @@
 
 use std::fmt;
 
-use crate::{
-    sequential::{self, ERROR, NARROW_RATIO},
-    stats::Spread,
-};
+use crate::sequential::{ERROR, Estimate, NARROW_RATIO};
 
 /// Rounds after which it is looked whether one agent is slower. There is no look between them.
 pub const LOOKS: [usize; 5] = [10, 14, 20, 28, 40];
 /// The comparisons of a gate.
 pub const COMPARISONS: usize = 5;
-/// The chance that the interval of one look at one comparison leaves the true median out.
+/// The chance that the interval of one look at one comparison leaves the truth out.
 pub const CHANCE: f64 = ERROR / (LOOKS.len() * COMPARISONS) as f64;
 
 /// The direction in which figures get better.
@@ -30,7 +27,7 @@ pub enum Better {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Found {
     /// The ratio: the working tree's figure ÷ the base's, and its interval.
-    pub ratio: Spread,
+    pub ratio: Estimate,
     /// The claim that the interval carries.
     pub verdict: Verdict,
 }
@@ -50,7 +47,7 @@ pub enum Verdict {
 pub fn judge(ratios: &[f64], better: Better) -> Option<Found> {
     let looked = LOOKS.iter().rev().find(|look| **look <= ratios.len())?;
     // Rounds after a look belong to the next one: counting them would be a look of its own.
-    let ratio = sequential::interval_at(ratios.get(..*looked)?, CHANCE)?;
+    let ratio = Estimate::of_ratios(ratios.get(..*looked)?, CHANCE)?;
     let (is_less, is_more) = (ratio.high < 1.0, ratio.low > 1.0);
     let verdict = match better {
         Better::More if is_less => Verdict::Slower,
@@ -118,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_first_look_can_decide() {
-        // The sign test of ten rounds can be no surer than 2 ÷ 2^10.
+        // The signed-rank test of ten rounds can be no surer than 2 ÷ 2^10.
         const { assert!(CHANCE > 2.0 / 1024.0) };
     }
 }

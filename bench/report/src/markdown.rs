@@ -1,130 +1,211 @@
-//! Documents as Markdown, in GitHub's dialect.
+//! Pages in Markdown, in GitHub's dialect: text in which nothing means anything, and tables that are described by their columns.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
-use crate::{
-    document,
-    model::{Block, Document, Section, Span, Table, Text, is_of_the_web},
-    overview, paths, programs,
-    schema::Run,
-    summary,
-};
+use crate::{number, stats::Difference};
 
-/// The table between the README's markers. Ends with a newline.
-pub fn readme(runs: overview::Runs<'_>) -> String {
-    let mut out = String::new();
-    blocks(&mut out, &overview::blocks(runs));
-    format!("{}\n", out.trim_end())
+/// The line before results that are rendered into a page of prose.
+pub const BEGIN: &str = "<!-- results:begin -->";
+/// The line after them.
+pub const END: &str = "<!-- results:end -->";
+
+/// A page of prose with the results between its markers; None if the page lacks a marker.
+pub fn replaced(page: &str, results: &str) -> Option<String> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    let results = results.trim_matches('\n');
+    Some(format!("{before}{BEGIN}\n\n{results}\n\n{END}{after}"))
 }
 
-/// A page of one run: first the comparison of its paths, then everything that the run says.
-pub fn of_scene(run: &Run, scene: paths::Scene) -> String {
-    let mut document = document::of(run);
-    let table = Block::Table(paths::table(run, scene));
-    document.blocks.insert(0, table);
-    self::document(&document)
-}
+/// A line. Whatever is put into it is shown, never understood as markup.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Text(String);
 
-/// Where the time went: shares, and a picture for each path. For a page in a folder of the
-/// project's root. Ends with a newline.
-pub fn profiles(run: &Run) -> String {
-    let mut out = String::from("\n");
-    let Some(table) = programs::profiles(run) else {
-        return format!("{out}Nothing was profiled in the committed run.\n");
-    };
-    blocks(&mut out, &[Block::Table(table)]);
-    let mut experiment = "";
-    for profile in &run.profiles {
-        let Some(file) = &profile.flame_graph else {
-            continue;
+impl Text {
+    /// An empty line.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// And this.
+    #[must_use]
+    pub fn plain(self, text: impl Into<String>) -> Self {
+        let text = escaped(&text.into());
+        self.with(&text)
+    }
+
+    /// And this, to be seen first.
+    #[must_use]
+    pub fn strong(self, text: impl Into<String>) -> Self {
+        let text = escaped(&text.into());
+        self.with(&format!("**{text}**"))
+    }
+
+    /// And this, as one would type it.
+    #[must_use]
+    pub fn code(self, text: impl Into<String>) -> Self {
+        let text = code(&text.into());
+        self.with(&text)
+    }
+
+    /// And a link; where its address is not of the web, only its text.
+    #[must_use]
+    pub fn link(self, text: impl Into<String>, url: impl Into<String>) -> Self {
+        let (text, url) = (escaped(&text.into()), url.into());
+        match url.starts_with("https://") || url.starts_with("http://") {
+            true => self.with(&format!("[{text}](<{}>)", address(&url))),
+            false => self.with(&text),
+        }
+    }
+
+    /// And a link to a page of this project.
+    #[must_use]
+    pub fn page(self, text: impl Into<String>, file: &str) -> Self {
+        let text = escaped(&text.into());
+        self.with(&format!("[{text}]({file})"))
+    }
+
+    fn with(mut self, markdown: &str) -> Self {
+        self.0.push_str(markdown);
+        self
+    }
+
+    /// A difference with its spread.
+    pub fn difference(difference: Option<Difference>, format: fn(f64) -> String) -> Self {
+        let Some(difference) = difference else {
+            return number::NONE.into();
         };
-        if profile.experiment != experiment {
-            experiment = &profile.experiment;
-            let _ = writeln!(out, "### {}\n", escaped(experiment));
-        }
-        let title = escaped(&format!("{} under {experiment}", profile.path));
-        let path = escaped(&profile.path);
-        // Folded: a page of twenty pictures shows none of them.
-        let _ = writeln!(
-            out,
-            "<details><summary>{path}</summary>\n\n![{title}](../{file})\n\n</details>\n"
-        );
+        let (figure, spread) = number::difference(difference, format);
+        Self::new().plain(format!("{figure} ({spread})"))
     }
-    blocks(&mut out, &[Block::Paragraph(summary::origin(run))]);
-    format!("{}\n", out.trim_end())
-}
 
-/// Everything that a run says.
-pub fn full(run: &Run) -> String {
-    document(&document::of(run))
-}
-
-/// A document.
-pub fn document(document: &Document) -> String {
-    let mut out = format!("# {}\n\n", escaped(&document.title));
-    blocks(&mut out, &document.blocks);
-    for section in &document.sections {
-        headed(&mut out, section, 2);
-    }
-    format!("{}\n", out.trim_end())
-}
-
-pub(crate) fn headed(out: &mut String, section: &Section, level: usize) {
-    let _ = writeln!(out, "{} {}\n", "#".repeat(level), text(&section.title));
-    blocks(out, &section.blocks);
-    for below in &section.sections {
-        headed(out, below, level + 1);
+    /// A difference without its spread.
+    pub fn brief(difference: Option<Difference>, format: fn(f64) -> String) -> Self {
+        let figure = difference.map(|d| number::difference(d, format).0);
+        figure.map_or_else(|| number::NONE.into(), Self::from)
     }
 }
 
-pub(crate) fn blocks(out: &mut String, all: &[Block]) {
-    for block in all {
-        match block {
-            Block::Paragraph(line) => {
-                let _ = writeln!(out, "{}\n", text(line));
-            }
-            Block::Warning(line) => {
-                let _ = writeln!(out, "> {}\n", text(line));
-            }
-            Block::Table(table) => self::table(out, table),
+impl<T: Into<String>> From<T> for Text {
+    fn from(text: T) -> Self {
+        Self::new().plain(text)
+    }
+}
+
+impl Display for Text {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The columns of a table: each has a name, and makes its cell of a row.
+pub struct Table<'a, R> {
+    columns: Vec<Column<'a, R>>,
+}
+
+struct Column<'a, R> {
+    name: Text,
+    /// The line below the name, which sets numbers to the right.
+    rule: &'static str,
+    cell: Box<dyn Fn(&R) -> Text + 'a>,
+}
+
+impl<'a, R> Table<'a, R> {
+    /// A table without columns.
+    pub fn of_rows() -> Self {
+        Self {
+            columns: Vec::new(),
         }
     }
-}
 
-fn table(out: &mut String, table: &Table) {
-    if !table.caption.0.is_empty() {
-        let _ = writeln!(out, "*{}*\n", text(&table.caption));
+    /// And a column of words.
+    #[must_use]
+    pub fn words<T: Into<Text>>(self, name: impl Into<Text>, cell: impl Fn(&R) -> T + 'a) -> Self {
+        self.with(name.into(), "---", cell)
     }
-    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-    out.push_str(&line(table.columns.iter().map(|c| text(&c.name)).collect()));
-    let rule = |is_number| if is_number { "--:" } else { "---" };
-    out.push_str(&line(
-        table
-            .columns
-            .iter()
-            .map(|c| rule(c.is_number).into())
-            .collect(),
-    ));
-    for row in &table.rows {
-        out.push_str(&line(row.cells.iter().map(text).collect()));
+
+    /// And a column of numbers.
+    #[must_use]
+    pub fn numbers<T: Into<Text>>(
+        self,
+        name: impl Into<Text>,
+        cell: impl Fn(&R) -> T + 'a,
+    ) -> Self {
+        self.with(name.into(), "--:", cell)
     }
-    out.push('\n');
+
+    fn with<T: Into<Text>>(
+        mut self,
+        name: Text,
+        rule: &'static str,
+        cell: impl Fn(&R) -> T + 'a,
+    ) -> Self {
+        let cell = Box::new(move |row: &R| cell(row).into());
+        self.columns.push(Column { name, rule, cell });
+        self
+    }
 }
 
-/// A line of Markdown.
-pub fn text(line: &Text) -> String {
-    line.0.iter().map(span).collect()
-}
+/// A page under way: blocks, with an empty line behind each.
+#[derive(Default)]
+pub struct Page(String);
 
-fn span(span: &Span) -> String {
-    match span {
-        Span::Plain(text) | Span::Muted(text) => escaped(text),
-        Span::Strong(text) => format!("**{}**", escaped(text)),
-        Span::Code(text) => code(text),
-        Span::Link { text, url } if is_of_the_web(url) => {
-            format!("[{}](<{}>)", escaped(text), address(url))
+impl Page {
+    /// A page with this title.
+    pub fn titled(title: &str) -> Self {
+        let mut page = Self::default();
+        page.heading(1, title);
+        page
+    }
+
+    /// Adds a heading of this level.
+    pub fn heading(&mut self, level: usize, title: impl Into<Text>) {
+        self.markdown(format_args!("{} {}", "#".repeat(level), title.into()));
+    }
+
+    /// Adds lines that belong together.
+    pub fn paragraph(&mut self, text: impl Into<Text>) {
+        self.markdown(text.into());
+    }
+
+    /// Adds a line that a reader must not miss.
+    pub fn warning(&mut self, text: Text) {
+        self.markdown(format_args!("> {text}"));
+    }
+
+    /// Adds a table of these rows. Without a caption, the text before it names its subject.
+    pub fn table<R>(
+        &mut self,
+        caption: impl Into<Text>,
+        table: &Table<'_, R>,
+        rows: impl IntoIterator<Item = R>,
+    ) {
+        let caption = caption.into();
+        if !caption.0.is_empty() {
+            self.markdown(format_args!("*{caption}*"));
         }
-        Span::Link { text, .. } => escaped(text),
+        let line = |cells: &mut dyn Iterator<Item = String>| {
+            format!("| {} |", cells.collect::<Vec<_>>().join(" | "))
+        };
+        let columns = || table.columns.iter();
+        let mut lines = vec![
+            line(&mut columns().map(|column| column.name.to_string())),
+            line(&mut columns().map(|column| column.rule.to_owned())),
+        ];
+        let row = |row| line(&mut columns().map(|column| (column.cell)(&row).to_string()));
+        lines.extend(rows.into_iter().map(row));
+        self.markdown(lines.join("\n"));
+    }
+
+    /// Adds what is Markdown already.
+    pub fn markdown(&mut self, block: impl Display) {
+        // Writing to a String cannot fail.
+        let _ = write!(self.0, "{block}\n\n");
+    }
+
+    /// The text of the whole page, which ends with a newline.
+    pub fn end(self) -> String {
+        format!("{}\n", self.0.trim_end())
     }
 }
 
@@ -183,16 +264,23 @@ mod tests {
         assert_eq!(escaped("*a* [b](c)"), r"\*a\* \[b\](c)");
         assert_eq!(code("stress-read"), "`stress-read`");
         assert_eq!(code("a|`b"), r"a\|\`b");
-    }
-
-    #[test]
-    fn only_the_web_is_linked() {
-        let link = |url: &str| text(&Text::new().link("x", url));
+        let link = |url: &str| Text::new().link("x", url).to_string();
         assert_eq!(
             link("https://a.example/b c"),
             "[x](<https://a.example/b%20c>)"
         );
         assert_eq!(link("javascript:alert(1)"), "x");
         assert_eq!(link("https://a/>|"), "[x](<https://a/%3E%7C>)");
+    }
+
+    #[test]
+    fn only_what_is_between_the_markers_changes() {
+        let page = format!("# A\n\n{BEGIN}\nold\n{END}\n\nB\n");
+        let new = replaced(&page, "new\n").unwrap();
+        assert_eq!(new, format!("# A\n\n{BEGIN}\n\nnew\n\n{END}\n\nB\n"));
+        assert_eq!(replaced(&new, "new\n"), Some(new.clone()));
+        for lacking in ["# A\n\nB\n", BEGIN, END] {
+            assert_eq!(replaced(lacking, ""), None);
+        }
     }
 }

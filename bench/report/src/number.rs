@@ -77,8 +77,9 @@ pub fn mib(kib: f64) -> String {
 
 /// Plain, as few digits as it takes: `0.5`, `3`, `5000`.
 pub fn plain(number: f64) -> String {
-    match number.is_finite() {
-        true => format!("{}", (number * 1000.0).round() / 1000.0),
+    let rounded = (number * 1000.0).round() / 1000.0;
+    match rounded.is_finite() {
+        true => format!("{rounded}"),
         false => NONE.into(),
     }
 }

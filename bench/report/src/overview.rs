@@ -1,10 +1,11 @@
 //! The README's one table: nine ways from a client to its database, and what each costs.
 
 use crate::{
+    cell::beside_direct,
+    markdown::{Page, Table, Text},
     metric::Metric,
-    model::{Block, Column, Table, Text},
-    number::{self, NONE},
-    schema::{Experiment, Run, Series},
+    number::{self, NONE, or_none},
+    schema::{Run, Series},
 };
 
 /// The run that measured a row.
@@ -53,64 +54,50 @@ impl<'r> Runs<'r> {
 }
 
 /// The experiment with one connection, for the latency.
-const ONE: &str = "node-raw-nonblocking-1";
+pub(crate) const ONE: &str = "node-raw-nonblocking-1";
 /// The experiment with 32 connections, for throughput and CPU time.
-const MANY: &str = "node-raw-nonblocking-32";
+pub(crate) const MANY: &str = "node-raw-nonblocking-32";
 
-/// The table, and how it was measured. A path that its run did not measure has a row of dashes.
-pub fn blocks(runs: Runs<'_>) -> Vec<Block> {
-    let mut table = Table::new(
-        Text::new(),
-        vec![
-            Column::words("path"),
-            Column::numbers("added p50, µs"),
-            Column::numbers("throughput"),
-            Column::numbers("CPU per operation"),
-            Column::words("how bytes travel"),
-        ],
-    );
-    for (path, by) in ROWS {
-        row(&mut table, runs.by(by), path);
-    }
-    vec![Block::Table(table), Block::Paragraph(method(runs))]
+/// The README's table, and how it was measured. A path that its run did not measure has a row of dashes.
+pub fn readme(runs: Runs<'_>) -> String {
+    let table = Table::of_rows()
+        .words("path", |(path, _): &(&str, MeasuredBy)| Text::from(*path))
+        .numbers("added p50, µs", |(path, by)| {
+            let own = |direct: &Series| {
+                let p50 = or_none(direct.median(Metric::P50), number::short);
+                format!("p50 {p50} µs")
+            };
+            let one = runs.by(*by).experiment(ONE);
+            beside_direct(one, path, own, |experiment, series| {
+                Text::brief(experiment.added(series, Metric::P50), number::signed)
+            })
+        })
+        .numbers("throughput", |(path, by)| {
+            ratio(runs.by(*by), path, Metric::OpS, |op_s| {
+                format!("{} op/s", number::grouped(op_s))
+            })
+        })
+        .numbers("CPU per operation", |(path, by)| {
+            ratio(runs.by(*by), path, Metric::AllCpu, |us| {
+                format!("{} µs", number::short(us))
+            })
+        })
+        .words("how bytes travel", |(path, by)| {
+            let path = runs.by(*by).path(path);
+            path.map_or_else(|| NONE.to_owned(), |path| path.about.clone())
+        });
+    let mut page = Page::default();
+    page.table("", &table, ROWS);
+    page.paragraph(method(runs));
+    page.end()
 }
 
-fn row(table: &mut Table, run: &Run, path: &str) {
-    let about = run.path(path).map_or(NONE, |path| &path.about);
-    let cells = [
-        cell(run, ONE, path, Metric::P50),
-        cell(run, MANY, path, Metric::OpS),
-        cell(run, MANY, path, Metric::AllCpu),
-        Text::new().muted(about),
-    ];
-    table.path_row(path, cells);
-}
-
-/// Direct's own figure; of every other path the difference or the ratio to direct.
-fn cell(run: &Run, experiment: &str, path: &str, metric: Metric) -> Text {
-    let experiment = run.experiment(experiment).filter(|e| e.is_usable());
-    let found = experiment.and_then(|e| Some((e, e.series(path)?)));
-    match found {
-        None => NONE.into(),
-        Some((_, direct)) if direct.is_direct() => own(direct, metric),
-        Some((experiment, series)) => compared(experiment, series, metric),
-    }
-}
-
-fn own(direct: &Series, metric: Metric) -> Text {
-    let figure = direct.median(metric);
-    Text::new().muted(match metric {
-        Metric::OpS => format!("{} op/s", number::or_none(figure, number::grouped)),
-        Metric::P50 => format!("p50 {} µs", number::or_none(figure, number::short)),
-        _ => format!("{} µs", number::or_none(figure, number::short)),
+/// The ratio to direct with many connections; of direct its own figure.
+fn ratio(run: &Run, path: &str, metric: Metric, text: fn(f64) -> String) -> Text {
+    let own = |direct: &Series| or_none(direct.median(metric), text);
+    beside_direct(run.experiment(MANY), path, own, |experiment, series| {
+        Text::brief(experiment.ratio(series, metric), times)
     })
-}
-
-fn compared(experiment: &Experiment, series: &Series, metric: Metric) -> Text {
-    match metric {
-        Metric::P50 => Text::brief(experiment.added(series, metric), number::signed),
-        _ => Text::brief(experiment.ratio(series, metric), times),
-    }
 }
 
 fn times(ratio: f64) -> String {

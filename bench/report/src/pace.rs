@@ -4,7 +4,7 @@
 //! the latencies of a queue, which say how long it was made to grow, not what the path costs.
 
 use crate::{
-    model::Text,
+    markdown::Text,
     number,
     schema::{Experiment, Round, Series},
 };
@@ -39,17 +39,6 @@ impl Experiment {
             in_time: worst.in_time,
             scheduled: scheduled(worst),
         })
-    }
-
-    /// The flaw that keeps the path's latencies from being compared with others' at this rate.
-    pub fn flaw(&self, series: &Series) -> Option<&'static str> {
-        if self.behind(series).is_some() {
-            Some("did not keep up")
-        } else if series.errors() > 0 {
-            Some("had errors")
-        } else {
-            None
-        }
     }
 }
 

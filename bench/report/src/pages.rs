@@ -1,16 +1,16 @@
-//! The committed Markdown pages of a run: an index, a page for each experiment, and the bars.
-
-use std::fmt::Write as _;
+//! The committed Markdown pages: of a run an index and a page for each experiment, or all of it in one; the bars; profiles.
 
 use crate::{
-    bars, document, experiment,
-    markdown::{blocks, escaped, headed},
-    model::Block,
+    bars,
+    experiment::{self, database},
+    markdown::{Page, Table, Text, escaped},
     number,
-    schema::{Experiment, Run},
+    schema::{Experiment, Path, PathKind, Profile, Program, Run},
     sequential::{self, ERROR, LOOKS, NARROW_RATIO, NARROW_US},
     summary,
 };
+
+pub use summary::{ALL, ENRICHMENT, GATEWAY, HOST, PEERS, Scene};
 
 /// The folder of the experiments' pages, beside the index.
 pub const FOLDER: &str = "full";
@@ -18,63 +18,50 @@ pub const FOLDER: &str = "full";
 /// The index: the summary of a run, and links to every other page. `others` are lines
 /// of Markdown that describe pages which this run is not the source of.
 pub fn index(run: &Run, others: &str) -> String {
-    let mut out = String::from("# Results\n\n");
-    out.push_str(
+    let mut page = Page::titled("Results");
+    page.markdown(
         "For people who want the figures behind the README. Every page here is rendered from a \
-         committed result file; [how it is measured](../README.md) explains the method.\n\n",
+         committed result file; [how it is measured](../README.md) explains the method.",
     );
-    blocks(&mut out, &[Block::Paragraph(summary::origin(run))]);
-    out.push_str("## Summary\n\n");
-    blocks(&mut out, &summary::blocks(run));
-    out.push_str("## Pages\n\n");
-    let _ = writeln!(out, "{}\n", others.trim());
-    out.push_str("## Experiments\n\n");
-    list(&mut out, run);
-    headed(&mut out, &document::machine(run), 2);
-    if let Some(costs) = document::costs(run) {
-        headed(&mut out, &costs, 2);
-    }
-    format!("{}\n", out.trim_end())
+    page.paragraph(summary::origin(run));
+    page.heading(2, "Summary");
+    summary::blocks(&mut page, run, ALL);
+    page.heading(2, "Pages");
+    page.markdown(others.trim());
+    page.heading(2, "Experiments");
+    list(&mut page, run);
+    machine(&mut page, run);
+    costs(&mut page, run);
+    page.end()
 }
 
-fn list(out: &mut String, run: &Run) {
-    out.push_str(
-        "| page | database | client | connections | in flight on each | rate | what is asked |\n\
-         | --- | --- | --- | --: | --: | --: | --- |\n",
-    );
-    for experiment in &run.experiments {
-        let rate = match experiment.rate {
+fn list(page: &mut Page, run: &Run) {
+    let table = Table::of_rows()
+        .words("page", |e: &&Experiment| {
+            Text::new().page(&*e.id, &format!("{FOLDER}/{}", file_name(e)))
+        })
+        .words("database", |e| database(e))
+        .words("client", |e| e.client.clone())
+        .numbers("connections", |e| e.connections.to_string())
+        .numbers("in flight on each", |e| e.depth.to_string())
+        .numbers("rate", |e| match e.rate {
             None => "maximum".to_owned(),
             Some(rate) => format!("{} op/s", number::grouped(rate)),
-        };
-        let _ = writeln!(
-            out,
-            "| [{id}]({FOLDER}/{file}) | {database} | {client} | {connections} | {depth} | {rate} | {title} |",
-            id = escaped(&experiment.id),
-            file = file_name(experiment),
-            database = escaped(&experiment::database(experiment)),
-            client = escaped(&experiment.client),
-            connections = experiment.connections,
-            depth = experiment.depth,
-            title = escaped(&experiment.title),
-        );
-    }
-    out.push('\n');
+        })
+        .words("what is asked", |e| e.title.clone());
+    page.table("", &table, &run.experiments);
 }
 
 /// The page of each experiment, by its file's name within [`FOLDER`].
 pub fn experiments(run: &Run) -> Vec<(String, String)> {
-    let pages = run.experiments.iter();
-    let pages = pages.map(|experiment| (file_name(experiment), page(run, experiment)));
+    let pages = run.experiments.iter().map(|experiment| {
+        let mut page = Page::titled(&experiment.id);
+        experiment::origin(&mut page, experiment);
+        experiment::section(&mut page, experiment);
+        page.markdown("[All results](../README.md), with the machine and the settings.");
+        (file_name(experiment), page.end())
+    });
     pages.collect()
-}
-
-fn page(run: &Run, experiment: &Experiment) -> String {
-    let mut out = format!("# {}\n\n", escaped(&experiment.id));
-    blocks(&mut out, &[Block::Paragraph(document::origin(experiment))]);
-    blocks(&mut out, &experiment::section(run, experiment).blocks);
-    out.push_str("[All results](../README.md), with the machine and the settings.\n");
-    out
 }
 
 /// The name of an experiment's page: nothing in an id leads out of the folder.
@@ -84,49 +71,200 @@ fn file_name(experiment: &Experiment) -> String {
     format!("{name}.md")
 }
 
+/// Everything that a run says, in the order in which it is read.
+pub fn full(run: &Run, scene: Scene) -> String {
+    let mut page = Page::titled("underpass, measured");
+    page.paragraph(summary::origin(run));
+    page.heading(2, "Summary");
+    summary::blocks(&mut page, run, scene);
+    machine(&mut page, run);
+    let mut workloads: Vec<&str> = Vec::new();
+    for Experiment { workload, .. } in &run.experiments {
+        if workloads.contains(&&**workload) {
+            continue;
+        }
+        workloads.push(workload);
+        page.heading(2, &**workload);
+        let of_it = || run.experiments.iter().filter(|e| e.workload == *workload);
+        if let Some(first) = of_it().next() {
+            experiment::origin(&mut page, first);
+        }
+        for experiment in of_it() {
+            page.heading(3, &*experiment.id);
+            experiment::section(&mut page, experiment);
+        }
+    }
+    costs(&mut page, run);
+    page.end()
+}
+
+/// Adds the paths of a run, its machine and its settings.
+fn machine(page: &mut Page, run: &Run) {
+    page.heading(2, "Paths and machine");
+    let paths = Table::of_rows()
+        .words("path", |path: &&Path| path.name.clone())
+        .words("whose", |path| match path.kind {
+            PathKind::Direct => "no proxy",
+            PathKind::Ours => "underpass",
+            PathKind::Peer => "another proxy",
+        })
+        .words("how bytes travel", |path| path.about.clone())
+        .words("measured", |path| match &path.absent {
+            None => "yes".to_owned(),
+            Some(reason) => format!("no: {reason}"),
+        });
+    page.table("Paths", &paths, &run.paths);
+    let (machine, settings) = (&run.machine, &run.settings);
+    let row = |what: &str, value: String| (what.to_owned(), value);
+    let mut rows = vec![
+        row("kernel", machine.kernel.clone()),
+        row("CPU", format!("{} × {}", machine.cores, machine.cpu)),
+        row("memory", format!("{} MiB", machine.memory_mib)),
+    ];
+    for (prefix, values) in [
+        ("", &machine.circumstances),
+        ("mitigation: ", &machine.mitigations),
+        ("version: ", &run.versions),
+    ] {
+        let values = values.iter();
+        rows.extend(values.map(|(name, value)| row(&format!("{prefix}{name}"), value.clone())));
+    }
+    let minutes = number::short(run.seconds / 60.0);
+    rows.extend([
+        row("commit", run.source.commit.clone()),
+        row("began", run.started.clone()),
+        row("took", format!("{minutes} minutes")),
+        row("seed", settings.seed.to_string()),
+    ]);
+    let table = Table::of_rows()
+        .words("what", |(what, _): &(String, String)| what.clone())
+        .words("value", |(_, value)| value.clone());
+    page.table("Machine and settings", &table, rows);
+}
+
+/// Adds the costs of BPF programs and the profiles, where a run has any.
+fn costs(page: &mut Page, run: &Run) {
+    if run.programs.is_empty() && run.profiles.is_empty() {
+        return;
+    }
+    page.heading(2, "BPF programs and profiles");
+    if !run.programs.is_empty() {
+        let count = |n: u64| number::grouped(n as f64);
+        let code = |text: &str| Text::new().code(text);
+        let table = Table::of_rows()
+            .words("program", move |program: &&Program| code(&program.name))
+            .words("kind", move |program| code(&program.kind))
+            .words("counted under", move |program| code(&program.experiment))
+            .numbers("runs", move |program| count(program.runs))
+            .numbers("mean, ns", |program| number::short(program.mean_ns))
+            .numbers("bytes after JIT", move |program| count(program.jited_bytes))
+            .numbers("instructions verified", move |program| {
+                count(program.verified_instructions)
+            });
+        page.table("BPF programs under load", &table, &run.programs);
+    }
+    shares(page, run);
+}
+
+/// Adds the users of the CPUs; nothing where nothing was profiled.
+fn shares(page: &mut Page, run: &Run) {
+    if run.profiles.is_empty() {
+        return;
+    }
+    let mut names: Vec<&String> = run.profiles.iter().flat_map(|p| p.shares.keys()).collect();
+    names.sort();
+    names.dedup();
+    let mut table = Table::of_rows()
+        .words("path", |profile: &&Profile| profile.path.clone())
+        .words("experiment", |profile| {
+            Text::new().code(&*profile.experiment)
+        });
+    for name in names {
+        table = table.numbers(name.as_str(), move |profile| {
+            let share = profile.shares.get(name).filter(|share| share.is_finite());
+            share.map_or_else(
+                || number::NONE.into(),
+                |share| format!("{:.1} %", share * 100.0),
+            )
+        });
+    }
+    let table = table
+        .numbers("samples", |profile| number::grouped(profile.samples as f64))
+        .words("flame graph", |profile| match &profile.flame_graph {
+            Some(file) => Text::new().code(&**file),
+            None => number::NONE.into(),
+        });
+    let caption = "Share of all CPUs' busy time, from a profile";
+    page.table(caption, &table, &run.profiles);
+}
+
+/// Where the time went: shares, and a picture for each path. For a page in a folder of the
+/// project's root.
+pub fn profiles(run: &Run) -> String {
+    let mut page = Page::default();
+    if run.profiles.is_empty() {
+        page.paragraph("Nothing was profiled in the committed run.");
+        return page.end();
+    }
+    shares(&mut page, run);
+    let mut experiment = "";
+    for profile in &run.profiles {
+        let Some(file) = &profile.flame_graph else {
+            continue;
+        };
+        if profile.experiment != experiment {
+            experiment = &profile.experiment;
+            page.heading(3, experiment);
+        }
+        let title = escaped(&format!("{} under {experiment}", profile.path));
+        let path = escaped(&profile.path);
+        // Folded: a page of twenty pictures shows none of them.
+        page.markdown(format_args!(
+            "<details><summary>{path}</summary>\n\n![{title}](../{file})\n\n</details>"
+        ));
+    }
+    page.paragraph(summary::origin(run));
+    page.end()
+}
+
 /// The bars with their verdicts, of the run that measured them; None: none is committed.
 pub fn bars(run: Option<&Run>) -> String {
-    let mut out = String::from("# Bars\n\n");
-    let _ = writeln!(
-        out,
+    let mut page = Page::titled("Bars");
+    page.markdown(format_args!(
         "For people who change the code: a bar is a bound that must hold on a machine of any \
          speed, because it compares paths of the same rounds. `cargo xtask bench bars` measures them, and this page is \
          rendered from its result file.\n\n\
-         - **met**, **missed**: the median's whole interval is on one side of the bound, or the interval is narrower than \
-         ±{ratio} % (±{us} µs) and the median decides.\n\
+         - **met**, **missed**: its whole interval is on one side of the bound, or the interval is narrower than \
+         ±{ratio} % (±{us} µs) and the estimate decides.\n\
          - **undecided**: after {most} rounds the bound is still within the interval: a failure of the measurement, whose cause \
          is said.\n\
          - **not measured**: there is no figure, for the reason given.\n\n\
-         It is looked {looks} times, after fixed numbers of rounds; the sign test's interval of each look has a chance of \
-         {error} % ÷ {looks} of leaving the true median out, so that stopping early costs nothing.\n",
+         A figure is Hodges' and Lehmann's estimate of its rounds, each held against both directs of the same round, and the \
+         interval Wilcoxon's (signed ranks). It is looked {looks} times, after fixed numbers of rounds, which share a chance \
+         of {error} % of leaving the truth out (the last look has half of it): stopping early costs nothing. Rounds on Cassandra are {factor} times as long.",
         ratio = NARROW_RATIO * 100.0,
         us = NARROW_US,
         most = sequential::MOST_ROUNDS,
+        factor = sequential::CASSANDRA_FACTOR,
         looks = LOOKS.len(),
         error = ERROR * 100.0,
-    );
+    ));
     let Some(run) = run else {
-        out.push_str("No run of the bars is committed.\n");
-        return out;
+        page.paragraph("No run of the bars is committed.");
+        return page.end();
     };
     let tally = bars::tally(run);
-    let _ = writeln!(
-        out,
-        "{} met, {} missed, {} undecided, {} not measured. In {} minutes.\n",
+    page.paragraph(format!(
+        "{} met, {} missed, {} undecided, {} not measured. In {} minutes.",
         tally.met,
         tally.missed,
         tally.undecided,
         tally.not_measured,
         number::short(run.seconds / 60.0),
-    );
-    blocks(&mut out, &summary::warnings(run));
-    blocks(
-        &mut out,
-        &[
-            Block::Table(bars::table(run)),
-            Block::Table(bars::noise(run)),
-            Block::Paragraph(summary::origin(run)),
-        ],
-    );
-    format!("{}\n", out.trim_end())
+    ));
+    summary::warnings(&mut page, run);
+    bars::table(&mut page, run);
+    bars::noise(&mut page, run);
+    page.paragraph(summary::origin(run));
+    page.end()
 }

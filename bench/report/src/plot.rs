@@ -1,9 +1,10 @@
 //! The picture of an experiment: each path's latency by percentile, of all rounds together.
 
 use anyhow::{Context, anyhow};
+use hdrhistogram::Histogram;
 use plotters::prelude::*;
 
-use crate::{histogram::Latencies, number, schema::Experiment};
+use crate::{number, schema::Experiment};
 
 const SIZE: (u32, u32) = (860, 420);
 /// The percentiles of the x axis, evenly spaced: each nine takes as much room as the one before.
@@ -31,7 +32,7 @@ pub fn percentiles(experiment: &Experiment, title: &str) -> anyhow::Result<Optio
     let lines: Vec<(&str, Vec<(f64, f64)>)> = experiment
         .series
         .iter()
-        .filter_map(|series| Some((&*series.path, line(&Latencies::of(series)?))))
+        .filter_map(|series| Some((&*series.path, line(&series.latencies()?))))
         .collect();
     let all = || {
         lines
@@ -49,13 +50,16 @@ pub fn percentiles(experiment: &Experiment, title: &str) -> anyhow::Result<Optio
     Ok(Some(svg))
 }
 
-fn line(latencies: &Latencies) -> Vec<(f64, f64)> {
+fn line(latencies: &Histogram<u64>) -> Vec<(f64, f64)> {
     // An operation in ten thousand is only known of where there were so many.
     let known = SHOWN
         .iter()
-        .filter(|share| latencies.count() as f64 * (1.0 - **share) >= 1.0);
+        .filter(|share| latencies.len() as f64 * (1.0 - **share) >= 1.0);
     known
-        .map(|share| (nines(*share), latencies.quantile_us(*share)))
+        .map(|share| {
+            let us = latencies.value_at_quantile(*share) as f64 / 1e3;
+            (nines(*share), us)
+        })
         .collect()
 }
 

@@ -80,8 +80,6 @@ pub struct RunSettings {
     pub warm_up_seconds: f64,
     /// A turn: a path's round is made of several, between which the others have theirs.
     pub turn_seconds: f64,
-    /// An interval of [`Round::intervals`].
-    pub interval_ms: u64,
     /// The seed of the order of turns and of the keys.
     pub seed: u64,
 }
@@ -152,21 +150,24 @@ pub struct Experiment {
     pub left_out: BTreeMap<String, String>,
 }
 
-/// Where a workload comes from.
+/// The origin of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Origin {
     /// `cassandra-stress 5.0`, `YCSB core workloads`, …
     pub name: String,
-    /// Where it is described.
+    /// The URL of its description.
     pub url: String,
     /// The changes for this machine; empty: none.
+    #[serde(default)]
     pub changed: String,
 }
 
 /// A figure that somebody else published for a workload, on other hardware.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Published {
-    /// The workload's variant whose id this is; None: it holds for all.
+    /// The variant to which it belongs; None: it belongs to all.
     pub variant: Option<String>,
     /// The system that was measured: `shotover-proxy, Passthrough`.
     pub system: String,
@@ -180,7 +181,7 @@ pub struct Published {
     pub mean_ms: Option<f64>,
     /// The hardware, as far as the source says.
     pub hardware: String,
-    /// Where it is published.
+    /// The URL of the publication.
     pub url: String,
 }
 
@@ -258,8 +259,6 @@ pub struct Round {
     /// How much later than intended requests left though their connection had room: p99, in
     /// µs; 0 in a closed loop.
     pub lateness_p99_us: f64,
-    /// Slices of [`RunSettings::interval_ms`]: operations, and their mean latency in µs.
-    pub intervals: Vec<(u64, f64)>,
     /// The generator's process.
     pub generator: Usage,
     /// The proxy's: the agent, or a peer; zeros for `direct`. The agent runs for every path
@@ -317,9 +316,7 @@ pub struct Program {
     pub runs: u64,
     /// Mean time of a run, in ns (`run_time_ns / run_cnt`).
     pub mean_ns: f64,
-    /// Instructions after translation to the machine's.
-    pub jited_instructions: Option<u64>,
-    /// The size of those instructions, in bytes.
+    /// The size after translation to the machine's instructions, in bytes.
     pub jited_bytes: u64,
     /// Instructions of BPF that the verifier looked at.
     pub verified_instructions: u64,

@@ -64,27 +64,6 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     quantile(values, 0.5)
 }
 
-/// The mean; None where no value is a number.
-pub fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let (mut sum, mut count) = (0.0, 0.0);
-    for value in values.into_iter().filter(|v| v.is_finite()) {
-        sum += value;
-        count += 1.0;
-    }
-    (count > 0.0).then(|| sum / count).filter(|m| m.is_finite())
-}
-
-/// The standard deviation of a sample; None of fewer than two values.
-pub fn standard_deviation(values: &[f64]) -> Option<f64> {
-    let finite: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
-    let mean = mean(finite.iter().copied())?;
-    if finite.len() < 2 {
-        return None;
-    }
-    let squares: f64 = finite.iter().map(|v| (v - mean).powi(2)).sum();
-    Some((squares / (finite.len() - 1) as f64).sqrt()).filter(|d| d.is_finite())
-}
-
 /// Values of rounds: their median, and the spread around it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
@@ -101,27 +80,10 @@ pub struct Spread {
 impl Spread {
     /// None where no value is a number.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        Self::without(values, |rounds| Some(outside(rounds)))
-    }
-
-    /// The narrowest interval that leaves the median out with at most this chance; None: there are too few values for one.
-    pub fn at_level(values: impl IntoIterator<Item = f64>, chance: f64) -> Option<Self> {
-        let outside = |rounds| {
-            let most = (0..rounds / 2).take_while(|n| chance_of_leaving_out(rounds, *n) <= chance);
-            most.last()
-        };
-        Self::without(values, outside)
-    }
-
-    /// The spread without so many values at each end, by how many there are.
-    fn without(
-        values: impl IntoIterator<Item = f64>,
-        outside: impl Fn(usize) -> Option<usize>,
-    ) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
         let rounds = sorted.len();
-        let outside = outside(rounds)?;
+        let outside = outside(rounds);
         Some(Self {
             median: median(sorted.iter().copied())?,
             low: *sorted.get(outside)?,
@@ -200,8 +162,6 @@ mod tests {
         assert_eq!(median([]), None);
         assert_eq!(quantile([1.0, 2.0, 3.0, 4.0, 5.0], 0.25), Some(2.0));
         assert_eq!(quantile([0.0, 10.0], 0.9), Some(9.0));
-        assert_eq!(standard_deviation(&[2.0, 4.0, 6.0]), Some(2.0));
-        assert_eq!(standard_deviation(&[2.0]), None);
     }
 
     #[test]

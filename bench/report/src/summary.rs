@@ -1,72 +1,153 @@
-//! The summary of a run: one table over all its paths, and the origin of the figures.
+//! The summary of a run: what was not as asked for, a comparison of its paths, and the origin of the figures.
 
 use crate::{
-    constant, legend,
-    metric::{Metric, Process},
-    model::{Block, Column, Table, Text},
-    number::{self, NONE},
+    cell::{beside_direct, brief_throughput, found},
+    markdown::{Page, Table, Text},
+    metric::Metric,
+    number::{self, or_none},
+    overview::{MANY, ONE},
     pace,
     schema::{Experiment, Path, Run, Series},
+    stats,
 };
 
-/// Compared by their maximum of throughput.
-const THROUGHPUT: [(&str, &str); 3] = [
-    ("node-raw", "embedded node"),
-    ("stress-read", "Cassandra, reads"),
-    ("stress-write", "Cassandra, writes"),
-];
-
-/// Warnings, the table, and the paths that are not in it.
-pub fn blocks(run: &Run) -> Vec<Block> {
-    let mut blocks = warnings(run);
-    blocks.push(Block::Table(table(run)));
-    blocks.extend(legend::of_summary(run).map(Block::Paragraph));
-    blocks.extend(not_in_it(run).map(Block::Paragraph));
-    blocks
+/// Experiments by which paths are compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Scene {
+    caption: &'static str,
+    /// The experiment with one connection, for the latency.
+    one: &'static str,
+    /// The experiment with 32 connections, for throughput and CPU time.
+    many: &'static str,
+    /// Further experiments for the throughput, and what they are called.
+    further: &'static [(&'static str, &'static str)],
 }
 
-/// Warnings: everything that was not as asked for.
-pub fn warnings(run: &Run) -> Vec<Block> {
-    let mut lines = Vec::new();
-    if !run.complete {
-        lines.push(
-            Text::new()
-                .strong("Interrupted")
-                .plain(": what was measured until then."),
-        );
+/// Client and database on one host.
+pub const HOST: Scene = Scene {
+    caption: "Paths: over raw sockets that do not block, on the embedded node",
+    one: ONE,
+    many: MANY,
+    further: &[],
+};
+
+/// Client and database on one host, and by a driver on a real Cassandra.
+pub const ALL: Scene = Scene {
+    caption: "Paths: over raw sockets on the embedded node, and by a driver on Cassandra",
+    further: &[
+        ("stress-read", "op/s, Cassandra, reads"),
+        ("stress-write", "op/s, Cassandra, writes"),
+    ],
+    ..HOST
+};
+
+/// Client and database on one host, beside proxies that do not come with every distribution.
+pub const PEERS: Scene = Scene {
+    caption: "Peers: over raw sockets that do not block, on the embedded node",
+    ..HOST
+};
+
+/// Client and database on hosts of their own.
+pub const GATEWAY: Scene = Scene {
+    caption: "Through a gateway: direct is routed, as are packets that nobody rewrites",
+    one: "gateway-1",
+    many: "gateway-32",
+    further: &[],
+};
+
+/// Client and database on one host, for the paths that decode.
+pub const ENRICHMENT: Scene = Scene {
+    caption: "Enrichment: over raw sockets that do not block, on the embedded node",
+    ..HOST
+};
+
+/// Adds warnings, the comparison of all paths, and how much of it is chance.
+pub fn blocks(page: &mut Page, run: &Run, scene: Scene) {
+    warnings(page, run);
+    let (one, many) = (run.experiment(scene.one), run.experiment(scene.many));
+    let mut table = Table::of_rows()
+        .words("path", |path: &&Path| path.name.clone())
+        .numbers("added p50, 1 connection, µs", |path| {
+            let own = |direct: &Series| {
+                let own = or_none(direct.median(Metric::P50), number::short);
+                format!("p50 {own}")
+            };
+            beside_direct(one, &path.name, own, |experiment, series| {
+                Text::brief(experiment.added(series, Metric::P50), number::signed)
+            })
+        })
+        .numbers("op/s, 32 connections", |path| {
+            brief_throughput(many, &path.name)
+        })
+        .numbers("all CPU/op, 32 connections, µs", |path| {
+            let series = found(many, &path.name).map(|(_, series)| series);
+            let cpu = series.and_then(|series| series.median(Metric::AllCpu));
+            or_none(cpu, number::short)
+        });
+    for (id, name) in scene.further {
+        let experiment = run.experiment(id);
+        table = table.numbers(*name, move |path| brief_throughput(experiment, &path.name));
     }
-    for (id, reason) in &run.failed {
-        lines.push(
-            Text::new()
-                .strong("Failed")
-                .plain(": ")
-                .code(&**id)
-                .plain(format!(", {reason}")),
-        );
+    let table = table.words("how bytes travel", |path| path.about.clone());
+    let further = scene.further.iter().map(|(id, _)| *id);
+    let shown = [scene.one, scene.many].into_iter().chain(further);
+    let shown: Vec<&Experiment> = shown.filter_map(|id| run.experiment(id)).collect();
+    let is_in_it = |path: &&Path| shown.iter().any(|e| e.series(&path.name).is_some());
+    page.table(scene.caption, &table, run.measured().filter(is_in_it));
+    page.paragraph(chance(run));
+}
+
+/// How many of the differences are none: tables that make hundreds of comparisons show some
+/// where there is nothing.
+fn chance(run: &Run) -> String {
+    let rounds = run.usable().flat_map(|e| &e.series).map(|s| s.rounds.len());
+    // The fewest rounds that still claim something are the likeliest to be wrong.
+    let chances = rounds.filter_map(|n| Some((n, stats::chance_of_difference(n)?)));
+    match chances.max_by(|(_, a), (_, b)| a.total_cmp(b)) {
+        Some((rounds, chance)) => format!(
+            "With {rounds} rounds, two equal paths look different in up to 1 of {} comparisons, so \
+             some of the differences in the many tables are chance.",
+            number::grouped((1.0 / chance).round())
+        ),
+        None => format!(
+            "With fewer than {} rounds chance cannot be told from a difference: these figures show \
+             what was measured, and nothing is claimed of them.",
+            stats::MIN_ROUNDS
+        ),
+    }
+}
+
+/// Adds warnings: everything that was not as asked for.
+pub fn warnings(page: &mut Page, run: &Run) {
+    let of = |what: &str, id: &str, why: &str| {
+        let text = Text::new().strong(what).plain(": ").code(id);
+        text.plain(format!(", {why}"))
+    };
+    if !run.complete {
+        let text = Text::new().strong("Interrupted");
+        page.warning(text.plain(": what was measured until then."));
+    }
+    for (id, why) in &run.failed {
+        page.warning(of("Failed", id, why));
     }
     for experiment in &run.experiments {
-        if let Some(reason) = &experiment.refused {
-            lines.push(
-                Text::new()
-                    .strong("Withheld")
-                    .plain(": ")
-                    .code(&*experiment.id)
-                    .plain(format!(", {reason}")),
-            );
+        if let Some(why) = &experiment.refused {
+            page.warning(of("Withheld", &experiment.id, why));
         }
         for series in experiment.series.iter().filter(|s| s.errors() > 0) {
-            lines.push(errors(experiment, series));
+            page.warning(errors(experiment, series));
         }
     }
-    lines.extend(behind(run));
-    lines.into_iter().map(Block::Warning).collect()
+    if let Some(behind) = behind(run) {
+        page.warning(behind);
+    }
 }
 
 /// The paths that did not keep up, and where, in one line; the experiments' own sections say how far.
 fn behind(run: &Run) -> Option<Text> {
     let mut text = Text::new().strong("Did not keep up").plain(": ");
     let mut separator = "";
-    for experiment in shown_at_a_rate(run) {
+    for experiment in run.usable() {
         let late = experiment.series.iter();
         let late = late.filter(|series| experiment.behind(series).is_some());
         let names: Vec<&str> = late.map(|series| &*series.path).collect();
@@ -86,18 +167,6 @@ fn behind(run: &Run) -> Option<Text> {
     })
 }
 
-/// The workload whose variants differ by their number of nodes.
-const NODES: &str = "nodes";
-
-/// Experiments with a schedule that the summary speaks of.
-fn shown_at_a_rate(run: &Run) -> impl Iterator<Item = &Experiment> {
-    let chosen = constant::choose(run).map(|c| &*c.experiment.id);
-    run.usable().filter(move |e| {
-        let is_shown = [constant::WORKLOAD, NODES].contains(&&*e.workload);
-        is_shown || chosen == Some(&*e.id)
-    })
-}
-
 fn errors(experiment: &Experiment, series: &Series) -> Text {
     let count = number::grouped(series.errors() as f64);
     let plural = if series.errors() == 1 { "" } else { "s" };
@@ -109,120 +178,6 @@ fn errors(experiment: &Experiment, series: &Series) -> Text {
         .plain(" in ")
         .code(&*experiment.id)
         .plain(format!(", the first: {why}"))
-}
-
-fn table(run: &Run) -> Table {
-    let mut columns = vec![Column::words("path")];
-    for (_, title) in THROUGHPUT {
-        columns.push(Column::numbers(format!("op/s, {title}")));
-    }
-    columns.extend(
-        [
-            "added p50, µs",
-            "added p99, µs",
-            "CPU/op, µs",
-            "RSS peak, MiB",
-            "copied/op, bytes",
-        ]
-        .map(Column::numbers),
-    );
-    let mut table = Table::new(Text::new(), columns);
-    for path in run.measured() {
-        table.path_row(&path.name, cells(run, path));
-    }
-    table
-}
-
-fn cells(run: &Run, path: &Path) -> Vec<Text> {
-    let mut cells = Vec::new();
-    for (id, _) in THROUGHPUT {
-        let experiment = run.experiment(id).filter(|e| e.is_usable());
-        cells.push(match experiment {
-            Some(experiment) => throughput(experiment, path),
-            None => NONE.into(),
-        });
-    }
-    let chosen = constant::choose(run).map(|c| c.experiment);
-    let Some((experiment, series)) =
-        chosen.and_then(|e| e.series(&path.name).map(|series| (e, series)))
-    else {
-        cells.extend([NONE, NONE, NONE].map(Text::from));
-        cells.push(rss(run, path));
-        cells.push(NONE.into());
-        return cells;
-    };
-    let flaw = experiment.flaw(series);
-    let of_direct = experiment.direct().and_then(|d| experiment.flaw(d));
-    for metric in [Metric::P50, Metric::P99] {
-        let cell = match series.is_direct() {
-            true => Text::new().muted(format!(
-                "{} {}",
-                metric.name(),
-                number::or_none(series.median(metric), number::short)
-            )),
-            false => Text::brief(experiment.added(series, metric), number::signed),
-        };
-        cells.push(match (flaw, of_direct) {
-            // A difference to a queue is none that the path made.
-            (None, Some(flaw)) => marked(cell, Some(&format!("direct {flaw}"))),
-            (flaw, _) => marked(cell, flaw),
-        });
-    }
-    let of_proxy = |metric, text: fn(f64) -> String| match series.is_direct() {
-        true => Text::from(NONE),
-        false => marked(number::or_none(series.median(metric), text).into(), flaw),
-    };
-    cells.push(of_proxy(Metric::Cpu(Process::Proxy), number::short));
-    cells.push(rss(run, path));
-    cells.push(of_proxy(Metric::Copied, number::grouped));
-    cells
-}
-
-/// A figure, and what is wrong with it.
-fn marked(cell: Text, flaw: Option<&str>) -> Text {
-    match flaw {
-        Some(flaw) => cell.plain(" ").strong(format!("({flaw})")),
-        None => cell,
-    }
-}
-
-fn throughput(experiment: &Experiment, path: &Path) -> Text {
-    let Some(series) = experiment.series(&path.name) else {
-        return NONE.into();
-    };
-    if series.is_direct() {
-        let op_s = number::or_none(series.median(Metric::OpS), number::grouped);
-        return Text::new().muted(format!("{op_s} op/s"));
-    }
-    Text::brief(experiment.ratio(series, Metric::OpS), |ratio| {
-        format!("{}×", number::ratio(ratio))
-    })
-}
-
-/// The most of all experiments.
-fn rss(run: &Run, path: &Path) -> Text {
-    let peaks = run.usable().filter_map(|e| e.series(&path.name));
-    let peaks = peaks.filter_map(|s| s.peak(Metric::RssPeak));
-    number::or_none(peaks.max_by(f64::total_cmp), number::mib).into()
-}
-
-/// Paths and experiments that are not in the table, and why.
-fn not_in_it(run: &Run) -> Option<Text> {
-    let absent = run.paths.iter().filter_map(|path| {
-        let reason = path.absent.as_ref()?;
-        Some(format!("{} ({reason})", path.name))
-    });
-    let ids = THROUGHPUT.iter().filter_map(|(id, _)| {
-        let why = match run.experiment(id) {
-            None if run.failed.contains_key(*id) => "failed",
-            None => "not part of this run",
-            Some(experiment) if !experiment.is_usable() => "withheld",
-            Some(_) => return None,
-        };
-        Some(format!("{id} ({why})"))
-    });
-    let all: Vec<String> = absent.chain(ids).collect();
-    (!all.is_empty()).then(|| Text::new().plain(format!("Not measured: {}.", all.join(", "))))
 }
 
 /// Commit, date, machine, and how it was measured.

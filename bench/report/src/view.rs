@@ -1,5 +1,8 @@
 //! How the result file is asked: figures of series, and their differences to `direct`.
 
+use base64::{Engine, prelude::BASE64_STANDARD};
+use hdrhistogram::{Histogram, serialization::Deserializer};
+
 use crate::{
     metric::Metric,
     schema::{Experiment, Path, PathKind, Round, Run, Series},
@@ -30,6 +33,15 @@ impl Series {
     /// The largest of all rounds.
     pub fn peak(&self, metric: Metric) -> Option<f64> {
         self.values(metric).max_by(f64::total_cmp)
+    }
+
+    /// The latencies of all rounds, in ns; None where there are none, or none that can be read.
+    pub fn latencies(&self) -> Option<Histogram<u64>> {
+        let bytes = BASE64_STANDARD.decode(&self.histogram).ok()?;
+        let histogram = Deserializer::new().deserialize(&mut bytes.as_slice());
+        histogram
+            .ok()
+            .filter(|all: &Histogram<u64>| !all.is_empty())
     }
 
     /// Operations that failed, of all rounds.
@@ -115,16 +127,5 @@ impl Run {
     /// Paths that were measured, in the order of tables.
     pub fn measured(&self) -> impl Iterator<Item = &Path> {
         self.paths.iter().filter(|path| path.absent.is_none())
-    }
-}
-
-impl PathKind {
-    /// In tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "no proxy",
-            Self::Ours => "underpass",
-            Self::Peer => "another proxy",
-        }
     }
 }

@@ -4,4 +4,4 @@ mod processes;
 mod sockets;
 
 pub use processes::{Meter, Spent, field, forget_rss_peak, rss_peak_kib};
-pub use sockets::{Sockets, listener};
+pub use sockets::{Socket, Sockets, connected, listener};

@@ -15,14 +15,8 @@ impl Sockets {
     /// # Errors
     /// `ss` is missing or fails.
     pub fn now() -> anyhow::Result<Self> {
-        let output = Command::new("ss")
-            .args(["--tcp", "--info", "--processes", "--oneline", "--no-header"])
-            .args(["--numeric", "state", "connected"])
-            .output()
-            .context("cannot run ss (Debian's iproute2)")?;
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "ss: {}", complaint.trim());
-        Ok(Self::parse(&String::from_utf8_lossy(&output.stdout)))
+        let text = ss(&["--info", "--processes", "--oneline", "state", "connected"])?;
+        Ok(Self::parse(&text))
     }
 
     fn parse(text: &str) -> Self {
@@ -60,25 +54,58 @@ fn owner(line: &str) -> Option<u32> {
         .ok()
 }
 
+/// A connected socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// The socket's own address.
+    pub local: SocketAddr,
+    /// The address to which the packets go, whatever `getpeername()` says.
+    pub remote: SocketAddr,
+}
+
+/// The connected sockets of a process, as the kernel sees them.
+///
+/// # Errors
+/// `ss` is missing or fails.
+pub fn connected(pid: u32) -> anyhow::Result<Vec<Socket>> {
+    let text = ss(&["--processes", "state", "connected"])?;
+    let of_it = text.lines().filter(|line| owner(line) == Some(pid));
+    Ok(of_it.filter_map(socket).collect())
+}
+
+/// Reads the addresses from `ESTAB 0 0 127.0.0.1:1 127.0.0.1:2 …`.
+fn socket(line: &str) -> Option<Socket> {
+    let mut addresses = line.split_whitespace().skip(3).map(|word| {
+        let address: SocketAddr = word.parse().ok()?;
+        Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
+    });
+    Some(Socket {
+        local: addresses.next()??,
+        remote: addresses.next()??,
+    })
+}
+
 /// The process that listens there, if it can be seen from here.
 pub fn listener(address: SocketAddr) -> Option<u32> {
-    let output = Command::new("ss")
-        .args([
-            "--tcp",
-            "--listening",
-            "--processes",
-            "--no-header",
-            "--numeric",
-        ])
-        .arg(format!("sport = :{}", address.port()))
-        .output()
-        .ok()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let port = format!("sport = :{}", address.port());
+    let text = ss(&["--listening", "--processes", &port]).ok()?;
     let pid = text.lines().find_map(owner)?;
     // Another host's database may have the port of one of ours.
     let is_local =
         address.ip().is_loopback() || local_addresses().contains(&address.ip().to_string());
     is_local.then_some(pid)
+}
+
+/// The output of `ss` on the TCP sockets of this network namespace, a line each.
+fn ss(args: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new("ss")
+        .args(["--tcp", "--no-header", "--numeric"])
+        .args(args)
+        .output()
+        .context("cannot run ss (Debian's iproute2)")?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "ss: {}", complaint.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn local_addresses() -> String {
@@ -102,6 +129,11 @@ mod tests {
         assert_eq!(listener(address), Some(process::id()));
         let mut client = TcpStream::connect(address).unwrap();
         let (mut server, _) = listener_socket.accept().unwrap();
+        let socket = Socket {
+            local: client.local_addr().unwrap(),
+            remote: address,
+        };
+        assert!(connected(process::id()).unwrap().contains(&socket));
         let before = Sockets::now().unwrap();
         client.write_all(&[7; 10_000]).unwrap();
         server.read_exact(&mut [0; 10_000]).unwrap();

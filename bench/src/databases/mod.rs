@@ -1,12 +1,13 @@
-//! The databases of an experiment: started for it and stopped after it, or given. One file for each
-//! kind.
+//! The databases of an experiment: started for it and stopped after it, or given.
 
 mod cassandra;
-mod listener;
-mod node;
 mod redis;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::{
+    env,
+    net::{Ipv4Addr, SocketAddr},
+    process::Command,
+};
 
 use anyhow::Context;
 use load::{
@@ -19,10 +20,23 @@ pub use cassandra::Given;
 
 use crate::{
     gateway,
-    server::{Home, Server},
+    server::{Home, Server, binary},
 };
 
 type Start = fn(Home<'_>) -> anyhow::Result<Server>;
+
+/// Starts a server that does nothing but answer, on a port of the kernel's choice: for `connect()` alone, and to find out the
+/// generator's own limit.
+fn null(home: Home<'_>) -> anyhow::Result<Server> {
+    let mut command = Command::new(env::current_exe()?);
+    Server::that_says_where(command.args(["null", &home.any_port()]), home)
+}
+
+/// Starts the embedded CQL node, as a process of its own.
+fn node(home: Home<'_>) -> anyhow::Result<Server> {
+    let mut command = Command::new(binary("cql-node")?);
+    Server::that_says_where(command.args(["--listen", &home.any_port()]), home)
+}
 
 /// Databases of one kind; those that we started end when this is dropped.
 pub struct Databases {
@@ -42,20 +56,16 @@ pub struct Databases {
 }
 
 impl Databases {
-    /// Starts so many of a kind, or finds the one that was given.
+    /// Starts what an experiment asks, or finds the one that was given.
     ///
     /// # Errors
     /// It is not installed, none was given, or it does not start.
-    pub fn start(
-        kind: workload::Database,
-        nodes: usize,
-        topology: Topology,
-        given: &Given,
-    ) -> anyhow::Result<Self> {
-        if topology == Topology::Gateway {
+    pub fn of(variant: &workload::Variant, given: &Given) -> anyhow::Result<Self> {
+        let (kind, nodes) = (variant.database, variant.nodes);
+        if variant.topology == Topology::Gateway {
             let start = match kind {
-                workload::Database::Listener => listener::start,
-                _ => node::start,
+                workload::Database::Listener => null,
+                _ => node,
             };
             return Self::started_in(
                 Some(gateway::database_host()?),
@@ -73,8 +83,16 @@ impl Databases {
                 databases.version = Some(("redis".into(), version));
                 Ok(databases)
             }
-            workload::Database::Cassandra => cassandra::find(given),
+            workload::Database::Cassandra => Self::given(given),
         }
+    }
+
+    /// Finds the Cassandra that was given.
+    ///
+    /// # Errors
+    /// None was given, or it does not answer.
+    pub fn given(given: &Given) -> anyhow::Result<Self> {
+        cassandra::find(given)
     }
 
     /// Servers that answer and do nothing.
@@ -82,7 +100,7 @@ impl Databases {
     /// # Errors
     /// They do not start.
     pub fn null(nodes: usize) -> anyhow::Result<Self> {
-        Self::started(nodes, listener::start)
+        Self::started(nodes, null)
     }
 
     /// Embedded CQL nodes.
@@ -90,7 +108,7 @@ impl Databases {
     /// # Errors
     /// They do not start.
     pub fn node(nodes: usize) -> anyhow::Result<Self> {
-        Self::started(nodes, node::start)
+        Self::started(nodes, node)
     }
 
     /// Runs something where they can be reached.

@@ -7,11 +7,14 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-use report::stats::median;
+use report::{columns::aligned, stats::median};
 use sandbox::Agent;
 
-use super::{checks::Check, path::Path, rig::Round};
-use crate::server::binary;
+use super::{PATHS, Round, checks::Check};
+use crate::{
+    paths::{AGAIN, DIRECT},
+    server::binary,
+};
 
 /// The time limit of a command: `tail` waits for something slow, which comes each second.
 const COMMAND_LIMIT: Duration = Duration::from_secs(15);
@@ -75,41 +78,35 @@ pub fn comparison(rate: u32, rounds: &[Round]) {
         "\nWhat the paths cost at {rate} op/s, in µs (medians of {} interleaved rounds, and in brackets the least and the most)",
         rounds.len()
     );
-    let head = ["path", "p50", "added", "", "p99", "added", ""];
-    let rows = Path::ALL.map(|path| {
-        let of = |share: f64| {
-            middle(
-                rounds
-                    .iter()
-                    .map(|r| r.answers.of(path).latencies.quantile_us(share)),
-            )
-        };
-        let added = |share: f64| {
-            let each = rounds.iter().map(|round| {
-                let of = |path| round.answers.of(path).latencies.quantile_us(share);
-                of(path) - of(Path::Direct)
+    let head = ["path", "p50", "added", "", "p99", "added", ""].map(str::to_owned);
+    let mut rows = vec![head.to_vec()];
+    for (at, path) in PATHS.iter().enumerate() {
+        let mut row = vec![(*path).to_owned()];
+        for share in [0.5, 0.99] {
+            let quantile = |round: &Round, at: usize| {
+                let answer = round.get(at);
+                answer.map_or(f64::NAN, |answer| answer.latencies.quantile_us(share))
+            };
+            row.push(format!(
+                "{:.0}",
+                middle(rounds.iter().map(|round| quantile(round, at)))
+            ));
+            // The first of the paths is direct.
+            let added = rounds
+                .iter()
+                .map(|round| quantile(round, at) - quantile(round, 0));
+            row.extend(match *path {
+                DIRECT => [String::new(), String::new()],
+                _ => spread(added.collect()),
             });
-            match path {
-                Path::Direct => [String::new(), String::new()],
-                _ => spread(each.collect()),
-            }
-        };
-        let ([p50, p50_spread], [p99, p99_spread]) = (added(0.5), added(0.99));
-        let [of_p50, of_p99] = [0.5, 0.99].map(|share| format!("{:.0}", of(share)));
-        [
-            path.to_string(),
-            of_p50,
-            p50,
-            p50_spread,
-            of_p99,
-            p99,
-            p99_spread,
-        ]
-    });
-    table(&head, &rows, 1);
+        }
+        rows.push(row);
+    }
+    for line in aligned(&rows, 1) {
+        println!("  {line}");
+    }
     println!(
-        "`{}` is the same path for another application: what it adds is the noise of this measurement",
-        Path::Again
+        "`{AGAIN}` is the same path for another application: what it adds is the noise of this measurement"
     );
 }
 
@@ -129,21 +126,18 @@ fn middle(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Prints the checks. Returns whether all of them hold.
-pub fn checks<'a>(checks: impl Iterator<Item = &'a Check>) -> bool {
+pub fn checks(checks: &[Check]) -> bool {
     println!("\nWhat was verified");
-    let mut all_hold = true;
     for check in checks {
-        all_hold &= check.holds();
-        println!(
-            "{} {}",
-            if check.holds() { "ok  " } else { "FAIL" },
-            check.what
-        );
-        for wrong in &check.wrong {
-            println!("     {wrong}");
-        }
+        let verdict = if check.wrong.is_empty() {
+            "ok  "
+        } else {
+            "FAIL"
+        };
+        println!("{verdict} {}", check.what);
+        check.wrong.iter().for_each(|why| println!("     {why}"));
     }
-    all_hold
+    checks.iter().all(|check| check.wrong.is_empty())
 }
 
 /// Prints the next things to look at.
@@ -157,36 +151,4 @@ pub fn next() {
   underpass statements    what enrichment sees; `admin` in the file serves /metrics to Prometheus
   ARCHITECTURE.md         where everything is; docs/one-connection.md follows one SELECT"
     );
-}
-
-/// Columns as wide as they must be; those from `numbers` on are set right.
-fn table<const N: usize>(head: &[&str; N], rows: &[[String; N]], numbers: usize) {
-    let widths: Vec<usize> = (0..N)
-        .map(|n| {
-            let cells = rows
-                .iter()
-                .filter_map(|r| r.get(n))
-                .map(|c| c.chars().count());
-            let head = head.get(n).map_or(0, |h| h.chars().count());
-            cells.max().unwrap_or(0).max(head)
-        })
-        .collect();
-    let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let set: Vec<String> = cells
-            .zip(&widths)
-            .enumerate()
-            .map(|(n, (cell, &width))| {
-                if n < numbers {
-                    format!("{cell:<width$}")
-                } else {
-                    format!("{cell:>width$}")
-                }
-            })
-            .collect();
-        println!("  {}", set.join("  ").trim_end());
-    };
-    line(&mut head.iter().copied());
-    for row in rows {
-        line(&mut row.iter().map(String::as_str));
-    }
 }

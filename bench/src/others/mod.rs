@@ -39,7 +39,7 @@ pub trait Other: Sync {
     /// Reads what it has measured: from that file, or from its standard output.
     ///
     /// # Errors
-    /// It does not say what it should.
+    /// The output lacks a figure, or has one that cannot be read.
     fn figures(&self, results: &Path, said: &str) -> anyhow::Result<Figures>;
 
     /// The seconds of a turn, unless somebody says otherwise: enough for what starts with it.

@@ -1,8 +1,10 @@
 //! Through the agent, which decodes CQL.
 
+use load::workload::{Job, Topology};
+
 use super::{
-    Topology,
-    ours::{Ours, cql, never},
+    ours::{Ours, cql, never, sessions},
+    shortcut::past_tcp,
 };
 
 /// The path `enrich`, with what every enriched flow gets: statistics by statement.
@@ -11,10 +13,50 @@ pub const ENRICH: Ours = Ours {
     at: Topology::Host,
     about: "the agent carries the flow, decodes CQL and counts statements",
     agent: "",
-    rule: Ok("action = \"enrich\""),
+    rule: "action = \"enrich\"",
     introduces: false,
     carries: cql,
     outcome: "intercepted",
     slipped: never,
     is_copied: Some(true),
+};
+
+/// The path `enrich-short`: as `enrich`, of a rule that lets the clients' sockets into a sockmap.
+pub const ENRICH_SHORT: Ours = Ours {
+    name: "enrich-short",
+    about: "as enrich; what client and agent send each other skips TCP",
+    agent: "# short legs",
+    rule: "action = \"enrich\"\nshortcut = \"client\"",
+    carries: |job: &Job| match sessions(job) {
+        // `underpass_long_legs_total{reason="blocks"}` would count them.
+        Ok(()) if job.blocks() => Err("connections of sockets that block are not short"),
+        carries => carries,
+    },
+    slipped: past_tcp,
+    ..ENRICH
+};
+
+/// The path `enrich-short-both`: as `enrich-short`, and the databases' sockets are let in, too.
+pub const ENRICH_SHORT_BOTH: Ours = Ours {
+    name: "enrich-short-both",
+    about: "as enrich; what the agent exchanges with client and database skips TCP",
+    agent: "# short legs on both sides",
+    rule: "action = \"enrich\"\nshortcut = true",
+    ..ENRICH_SHORT
+};
+
+/// The path `stats`: what enrichment costs with the step that most flows will have.
+pub const STATS: Ours = Ours {
+    name: "stats",
+    about: "as enrich, with the step `stats`: rows, bytes, errors, levels, the most frequent statements",
+    rule: "action = \"enrich\"\npath = \"inline\"\npipeline = [{ transform = \"stats\" }]",
+    ..ENRICH
+};
+
+/// The path `fold`: what the database saves where it has one connection to wake up for.
+pub const FOLD: Ours = Ours {
+    name: "fold",
+    about: "as enrich, with the step `fold`: reads and writes by one connection for all",
+    rule: "action = \"enrich\"\npipeline = [{ transform = \"fold\" }]",
+    ..ENRICH
 };

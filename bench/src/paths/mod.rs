@@ -1,78 +1,62 @@
 //! The ways to the database that are compared: past everything, over each of our paths, through
-//! each of our peers. One file for each of our paths; peers are a crate of their own.
+//! each of our peers. One file for each kind of our paths; peers are a crate of their own.
 
-mod bypass;
 mod enrich;
-mod enrich_short;
-mod fold;
-mod forward;
-mod observe;
-mod ours;
-mod relay;
-mod remembered;
+pub mod ours;
 mod shortcut;
 mod splice;
-mod stats;
 mod tap;
+mod untouched;
 
-pub use forward::FORWARD;
 pub use load::workload::Topology;
 pub use ours::Ours;
 use report::schema::PathKind;
 pub use report::view::{AGAIN, DIRECT};
 pub use shortcut::SHORTCUT;
+pub use untouched::FORWARD;
 
 use crate::gateway::nftables;
 
 /// All of them, in the order of tables.
 pub const OURS: [&Ours; 14] = [
-    &bypass::BYPASS,
-    &remembered::REMEMBERED,
-    &observe::OBSERVE,
+    &untouched::BYPASS,
+    &untouched::REMEMBERED,
+    &untouched::OBSERVE,
     &tap::TAP,
     &SHORTCUT,
     &splice::SPLICE,
     &splice::SPLICE_EGRESS,
-    &relay::RELAY,
+    &splice::RELAY,
     &enrich::ENRICH,
-    &enrich_short::ENRICH_SHORT,
-    &enrich_short::ENRICH_SHORT_BOTH,
-    &stats::STATS,
-    &fold::FOLD,
+    &enrich::ENRICH_SHORT,
+    &enrich::ENRICH_SHORT_BOTH,
+    &enrich::STATS,
+    &enrich::FOLD,
     &FORWARD,
 ];
 
 /// Every way, measured or not: name, kind, description, and why it cannot be had.
 pub fn every() -> Vec<report::schema::Path> {
-    let direct = report::schema::Path {
-        name: DIRECT.into(),
-        kind: PathKind::Direct,
-        about: "no proxy; nothing is attached to the cgroup that the client is in".into(),
-        absent: None,
+    let way = |name: &str, kind, about: &str, absent| report::schema::Path {
+        name: name.into(),
+        kind,
+        about: about.into(),
+        absent,
     };
-    let again = report::schema::Path {
-        name: AGAIN.into(),
-        about: "as direct, under another name: what it differs by is chance".into(),
-        ..direct.clone()
-    };
-    let ours = OURS.iter().map(|path| report::schema::Path {
-        name: path.name.into(),
-        kind: PathKind::Ours,
-        about: path.about.into(),
-        absent: path.rule.err().map(str::to_owned),
-    });
-    let kernel = report::schema::Path {
-        name: nftables::NAME.into(),
-        kind: PathKind::Peer,
-        about: nftables::ABOUT.into(),
-        absent: nftables::version().err(),
-    };
-    let peers = peers::all().iter().map(|peer| report::schema::Path {
-        name: peer.name().into(),
-        kind: PathKind::Peer,
-        about: peer.about().into(),
-        absent: None,
-    });
+    let no_proxy = "no proxy; nothing is attached to the cgroup that the client is in";
+    let direct = way(DIRECT, PathKind::Direct, no_proxy, None);
+    let twice = "as direct, under another name: what it differs by is chance";
+    let again = way(AGAIN, PathKind::Direct, twice, None);
+    let ours = OURS.iter();
+    let ours = ours.map(|path| way(path.name, PathKind::Ours, path.about, None));
+    let kernel = way(
+        nftables::NAME,
+        PathKind::Peer,
+        nftables::ABOUT,
+        nftables::version().err(),
+    );
+    let peers = peers::all().iter();
+    let peers = peers.map(|peer| way(peer.name, PathKind::Peer, peer.about, None));
     [direct, again]
         .into_iter()
         .chain(ours)

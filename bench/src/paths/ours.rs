@@ -15,9 +15,8 @@ pub struct Ours {
     /// The lines of `[agent]` that the path's agent needs. Paths with the same lines share an
     /// agent.
     pub agent: &'static str,
-    /// The lines of the policy file by which a rule asks for the path; or the reason why no rule
-    /// can.
-    pub rule: Result<&'static str, &'static str>,
+    /// The lines of the policy file by which a rule asks for the path.
+    pub rule: &'static str,
     /// Whether the agent has to see a process once: each generator then logs in once before it
     /// begins.
     pub introduces: bool,

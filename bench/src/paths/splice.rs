@@ -1,5 +1,5 @@
-//! The path `splice`: in the agent until the handshake has decided the flow; from then on in the
-//! kernel.
+//! In the agent until the handshake has decided the flow; from then on in the kernel, or copied by the agent where nothing is
+//! spliced.
 
 use load::workload::Job;
 use sandbox::Metric;
@@ -15,9 +15,7 @@ pub const SPLICE: Ours = Ours {
     at: Topology::Host,
     about: "starts in the agent, is handed to the kernel after the handshake",
     agent: "splice = \"auto\"",
-    rule: Ok(
-        "protocol = [\"v3\", \"v4\", \"v5\"]\naction = \"bypass\"\npath = \"inline\"\nshortcut = true",
-    ),
+    rule: "protocol = [\"v3\", \"v4\", \"v5\"]\naction = \"bypass\"\npath = \"inline\"\nshortcut = true",
     introduces: false,
     carries: |job: &Job| match sessions(job) {
         // `underpass_splice_refusals_total{reason="client_blocks"}` would count them.
@@ -37,6 +35,27 @@ pub const SPLICE_EGRESS: Ours = Ours {
     agent: "splice = \"egress\"",
     ..SPLICE
 };
+
+/// The path `relay`, of a session rule that bypasses where nothing is spliced: what splice falls back to.
+pub const RELAY: Ours = Ours {
+    name: "relay",
+    about: "the agent carries the flow and decodes nothing after the handshake",
+    agent: "splice = \"off\"",
+    rule: "protocol = [\"v3\", \"v4\", \"v5\"]\naction = \"bypass\"\npath = \"inline\"",
+    carries: sessions,
+    slipped: was_not_relayed,
+    is_copied: Some(true),
+    ..SPLICE
+};
+
+/// Checks that all flows were decided by their session, every one of them, and none handed over.
+fn was_not_relayed(connections: f64, metrics: &Metric) -> Option<String> {
+    let labels = ["rule=\"relay\"", "action=\"bypass\""];
+    let decided = sum(metrics, "underpass_sessions_decided_total", &labels);
+    let handovers = sum(metrics, "underpass_handovers_total", &[]);
+    (decided < connections || handovers > 0.0)
+        .then(|| format!("{decided} of {connections} flows were bypassed, {handovers} handed over"))
+}
 
 /// The most bytes that the generator and a database exchange before a flow is handed over: an
 /// OPTIONS, a STARTUP, and their answers.
@@ -107,5 +126,17 @@ mod tests {
         }
         // Many connections that do little are mostly handshakes.
         assert_eq!(slipped(4e3, &metrics(4e3, 0.0, 0.4e6)), None);
+    }
+
+    #[test]
+    fn flows_that_were_decoded_or_handed_over_are_noticed() {
+        let metrics = |decided, handovers| {
+            let rule = "underpass_sessions_decided_total{action=\"bypass\",rule=\"relay\"}";
+            let handed = "underpass_handovers_total";
+            Metric::from([(rule.to_owned(), decided), (handed.to_owned(), handovers)])
+        };
+        assert_eq!(was_not_relayed(3.0, &metrics(3.0, 0.0)), None);
+        assert!(was_not_relayed(3.0, &metrics(2.0, 0.0)).is_some());
+        assert!(was_not_relayed(3.0, &metrics(3.0, 1.0)).is_some());
     }
 }

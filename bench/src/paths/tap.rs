@@ -3,17 +3,15 @@
 use sandbox::Metric;
 
 use super::{
-    observe::OBSERVE,
     ours::{Ours, cql, sum},
+    untouched::OBSERVE,
 };
 
 /// The path `tap`: what enrichment costs with the step `stats` when nothing has to be changed.
 pub const TAP: Ours = Ours {
     name: "tap",
     about: "the socket is left alone; the agent decodes copies of its packets, with the step `stats`",
-    rule: Ok(
-        "action = \"enrich\"\nfail = \"open\"\npath = \"tap\"\npipeline = [{ transform = \"stats\" }]",
-    ),
+    rule: "action = \"enrich\"\nfail = \"open\"\npath = \"tap\"\npipeline = [{ transform = \"stats\" }]",
     carries: cql,
     slipped,
     ..OBSERVE

@@ -1,10 +1,6 @@
 //! `underpass-bench bars`: the comparisons that carry a bar, and nothing else, each until it is decided.
 
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{collections::BTreeSet, path::Path, process::ExitCode};
 
 use anyhow::ensure;
 use report::{
@@ -13,8 +9,8 @@ use report::{
     sequential,
 };
 
-use super::{Planned, WORKLOADS, begin, carry_out, how, plan, unfinished};
-use crate::{databases::Given, ways::Ways};
+use super::{Common, Measurement, Planned, every, how};
+use crate::databases::Given;
 
 /// The committed file.
 const OUT: &str = "bench/results/bars.json.gz";
@@ -28,15 +24,8 @@ pub struct Args {
     only: Vec<String>,
     #[command(flatten)]
     given: Given,
-    /// The result file [default: bench/results/bars.json.gz, or target/bench/bars.json if only some are measured]
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// A peer's binary: its path, or another name on PATH
-    #[arg(long = "peer-bin", value_name = "NAME=PATH")]
-    peer_bins: Vec<String>,
-    /// The seed of the order of turns, and of the keys
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    common: Common,
     /// Begin anew, though an interrupted run of the same commit could go on
     #[arg(long)]
     anew: bool,
@@ -52,35 +41,24 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .collect();
     let paths: BTreeSet<&str> = asked.iter().flat_map(|bar| bar.paths()).collect();
     let paths: Vec<String> = paths.into_iter().map(str::to_owned).collect();
-    let ways = Ways::find(&paths, &peers::Overrides::parse(&args.peer_bins)?)?;
-    let default = match args.only.is_empty() {
+    let out = match args.only.is_empty() {
         true => OUT,
         false => "target/bench/bars.json",
     };
-    let out = args.out.clone().unwrap_or_else(|| default.into());
     let rounds = sequential::MOST_ROUNDS as u32;
-    let as_run = super::Args {
-        only: Vec::new(),
-        given: args.given.clone(),
-        quick: false,
-        out: Some(out.clone()),
-        paths,
-        peer_bins: args.peer_bins.clone(),
-        rounds: Some(rounds),
-        seconds: Some(SECONDS),
-        seed: args.seed,
-        profile: Vec::new(),
-        flames: None,
-    };
-    let mut how = how(&as_run);
+    let mut how = how(rounds, SECONDS, args.common.seed);
     how.decides = true;
-    let mut results = begin(&as_run, how, &ways)?;
-    if let Some(kept) = kept(&unfinished(&out), &results).filter(|_| !args.anew) {
+    let measurement = Measurement {
+        given: args.given.clone(),
+        ..Measurement::new(&args.common, &paths, how, out)?
+    };
+    let mut results = measurement.begin()?;
+    if let Some(kept) = kept(&measurement.unfinished(), &results).filter(|_| !args.anew) {
         let ids: Vec<&str> = kept.experiments.iter().map(|e| &*e.id).collect();
         eprintln!("goes on; already measured: {}", ids.join(", "));
         results = kept;
     }
-    let results = carry_out(&as_run, &planned, &ways, how, results)?;
+    let results = measurement.carry_out(&planned, results)?;
     let mut code = 0;
     for bar in asked {
         let (word, why) = match bar.verdict(&results) {
@@ -110,8 +88,7 @@ fn planned(only: &[String]) -> anyhow::Result<Vec<Planned>> {
             known.join(", ")
         );
     }
-    let workloads = load::workload::read(Path::new(WORKLOADS))?;
-    let mut planned = plan::choose(&workloads, &[], false)?;
+    let mut planned = every()?;
     planned.retain(|planned| {
         let id = &planned.variant.id;
         bars::of(id).next().is_some() && (only.is_empty() || only.contains(id))

@@ -10,23 +10,21 @@ use anyhow::{Context, bail};
 use load::{
     latencies::Latencies,
     order::Seed,
-    workload::{Client, Database, Variant, Workload},
+    workload::{Variant, Workload},
 };
 use report::{
     bars,
-    schema::{Experiment, Origin, Profile, Published, Series},
+    schema::{Experiment, Profile, Published, Series},
     sequential,
 };
 
 use super::{
     cores::Cores,
-    headroom,
-    lines::Lines,
-    profile,
+    headroom, profile,
     progress::Progress,
     round::{Timing, play},
     shuffle::Shuffle,
-    stage::{Lane, Stage},
+    stage::{Lane, Lines, Stage},
 };
 use crate::{
     databases::Databases,
@@ -51,6 +49,16 @@ pub struct How {
     pub warm_up_seconds: f64,
     /// The seed of the order and of the keys.
     pub seed: u64,
+}
+
+impl How {
+    /// The way for an experiment on this database.
+    pub fn under(mut self, database: load::workload::Database) -> Self {
+        if self.decides && database == load::workload::Database::Cassandra {
+            self.timing.seconds *= sequential::CASSANDRA_FACTOR;
+        }
+        self
+    }
 }
 
 /// The set-up of an experiment.
@@ -274,7 +282,7 @@ fn usable_cores() -> usize {
 /// The experiment before it is measured.
 pub fn describe(workload: &Workload, variant: &Variant, cores: Cores) -> Experiment {
     let job = &variant.job;
-    let of_variant = |published: &&load::workload::Published| {
+    let of_variant = |published: &&Published| {
         let name = published.variant.as_deref();
         name.is_none_or(|name| variant.id == format!("{}-{name}", workload.name))
     };
@@ -282,20 +290,16 @@ pub fn describe(workload: &Workload, variant: &Variant, cores: Cores) -> Experim
         id: variant.id.clone(),
         workload: workload.name.clone(),
         title: workload.title.clone(),
-        origin: Origin {
-            name: workload.origin.name.clone(),
-            url: workload.origin.url.clone(),
-            changed: workload.origin.changed.clone(),
-        },
+        origin: workload.origin.clone(),
         published: workload
             .published
             .iter()
             .filter(of_variant)
-            .map(published)
+            .cloned()
             .collect(),
-        database: database(variant.database).into(),
+        database: name(variant.database),
         nodes: variant.nodes,
-        client: client(job.client).into(),
+        client: name(job.client),
         threads: job.threads,
         connections: job.connections,
         depth: job.depth,
@@ -308,32 +312,7 @@ pub fn describe(workload: &Workload, variant: &Variant, cores: Cores) -> Experim
     }
 }
 
-fn published(from: &load::workload::Published) -> Published {
-    Published {
-        variant: from.variant.clone(),
-        system: from.system.clone(),
-        op_s: from.op_s,
-        p50_ms: from.p50_ms,
-        p99_ms: from.p99_ms,
-        mean_ms: from.mean_ms,
-        hardware: from.hardware.clone(),
-        url: from.url.clone(),
-    }
-}
-
-/// Returns the database's name in result files.
-pub fn database(database: Database) -> &'static str {
-    match database {
-        Database::Node => "node",
-        Database::Cassandra => "cassandra",
-        Database::Redis => "redis",
-        Database::Listener => "listener",
-    }
-}
-
-fn client(client: Client) -> &'static str {
-    match client {
-        Client::Raw => "raw",
-        Client::Driver => "driver",
-    }
+/// The name of a kind of database or client in result files.
+pub fn name(kind: impl std::fmt::Debug) -> String {
+    format!("{kind:?}").to_lowercase()
 }

@@ -5,7 +5,7 @@
 //! anew: where a process lies in memory is luck, and would favour one of them in every round.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -16,12 +16,12 @@ use report::{
     gate::{Better, COMPARISONS, Found, LOOKS, Verdict, judge},
     metric::Metric,
     number,
-    stats::Spread,
+    sequential::Estimate,
 };
 use sandbox::Cgroup;
 
 use super::{
-    Planned, WORKLOADS, plan,
+    Planned, one,
     round::{Done, Timing, play},
     shuffle::Shuffle,
     stage::{Lane, rule, start},
@@ -85,19 +85,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let agents = [binary("underpass")?, args.base.clone()];
     let base = args.base.display();
     ensure!(args.base.is_file(), "{base} is not there");
-    let workloads = load::workload::read(Path::new(WORKLOADS))?;
-    let planned = plan::choose(&workloads, &[], false)?;
     let deadline = Instant::now() + MOST_TIME;
     let mut is_slower = false;
     for (number, comparison) in ALL.iter().enumerate() {
-        let mut all = planned.iter();
-        let planned = all.find(|planned| planned.variant.id == comparison.experiment);
-        let planned = planned.context("no such experiment")?;
         let path = OURS.into_iter().find(|path| path.name == comparison.path);
         let left = deadline.saturating_duration_since(Instant::now());
         let contest = Contest {
             path: path.context("no such path")?,
-            planned,
+            planned: one(comparison.experiment)?,
             metric: comparison.metric,
             ends: Instant::now() + left / (ALL.len() - number) as u32,
         };
@@ -111,15 +106,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn line(comparison: &Comparison, found: &Found) -> String {
-    let Spread {
-        median,
+    let Estimate {
+        figure,
         low,
         high,
         rounds,
     } = found.ratio;
-    let [median, low, high] = [median, low, high].map(number::ratio);
+    let [figure, low, high] = [figure, low, high].map(number::ratio);
     format!(
-        "{path} under {experiment}: {metric} {median} × the base's ({low} … {high}, {rounds} rounds): {verdict}",
+        "{path} under {experiment}: {metric} {figure} × the base's ({low} … {high}, {rounds} rounds): {verdict}",
         path = comparison.path,
         experiment = comparison.experiment,
         metric = comparison.metric.name(),
@@ -128,23 +123,18 @@ fn line(comparison: &Comparison, found: &Found) -> String {
 }
 
 /// One comparison, while it is measured.
-struct Contest<'a> {
+struct Contest {
     path: &'static Ours,
-    planned: &'a Planned,
+    planned: Planned,
     metric: Metric,
     ends: Instant,
 }
 
-impl Contest<'_> {
+impl Contest {
     /// Plays rounds until a look decides, or the next look would come too late.
     fn held(&self, agents: &[PathBuf; 2], seed: u64) -> anyhow::Result<Found> {
         let variant = &self.planned.variant;
-        let databases = Databases::start(
-            variant.database,
-            variant.nodes,
-            variant.topology,
-            &Given::default(),
-        )?;
+        let databases = Databases::of(variant, &Given::default())?;
         load::prepare(&variant.job, &databases.addresses, None)?;
         let cgroups = [Cgroup::new()?, Cgroup::new()?];
         let mut shuffle = Shuffle::new(seed);
@@ -232,17 +222,12 @@ mod tests {
 
     #[test]
     fn comparisons_are_of_paths_and_experiments_that_there_are() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let workloads =
-            load::workload::read(&root.join(WORKLOADS)).expect("the workloads are read");
-        let planned = plan::choose(&workloads, &[], false).expect("they are experiments");
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        std::env::set_current_dir(root).expect("the project's root is there");
         for comparison in &ALL {
             let path = OURS.iter().find(|path| path.name == comparison.path);
             let path = path.unwrap_or_else(|| panic!("{}: no such path", comparison.path));
-            let found = planned
-                .iter()
-                .find(|p| p.variant.id == comparison.experiment);
-            let found = found.unwrap_or_else(|| panic!("{}", comparison.experiment));
+            let found = one(comparison.experiment).expect("an experiment");
             assert_eq!((path.carries)(&found.variant.job), Ok(()), "{}", path.name);
         }
     }

@@ -37,7 +37,17 @@ impl Generator {
 
     /// Makes the generator work for this long.
     pub fn work(&mut self, seconds: f64) -> anyhow::Result<Answer> {
-        self.0.say(&Order::Work { seconds })?;
+        self.begin(seconds)?;
+        self.end(seconds)
+    }
+
+    /// Makes the generator begin to work for this long.
+    pub fn begin(&mut self, seconds: f64) -> anyhow::Result<()> {
+        self.0.say(&Order::Work { seconds })
+    }
+
+    /// Waits for the end of what has begun.
+    pub fn end(&mut self, seconds: f64) -> anyhow::Result<Answer> {
         self.answer(Duration::from_secs_f64(seconds) + ANSWER_LIMIT)
     }
 

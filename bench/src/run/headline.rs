@@ -1,6 +1,6 @@
 //! `underpass-bench headline`: what a user sees first, at rates that are shares of what direct reaches at most.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::Context;
 use load::workload::Variant;
@@ -10,8 +10,7 @@ use report::{
     metric::Metric,
 };
 
-use super::{Planned, WORKLOADS, begin, carry_out, cores::Cores, how, plan};
-use crate::{databases::Given, ways::Ways};
+use super::{Common, Measurement, Planned, cores::Cores, how, one};
 
 /// The committed file.
 const OUT: &str = "bench/results/headline.json.gz";
@@ -28,46 +27,26 @@ const SECONDS: f64 = 0.5;
 /// Options of `headline`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The result file [default: bench/results/headline.json.gz]
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// A peer's binary: its path, or another name on PATH
-    #[arg(long = "peer-bin", value_name = "NAME=PATH")]
-    peer_bins: Vec<String>,
+    #[command(flatten)]
+    common: Common,
     /// Interleaved rounds
     #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// The seed of the order of turns, and of the keys
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
 }
 
 /// Runs the command: first the maxima, then the shares of what they are for direct.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let paths = PATHS.map(str::to_owned).to_vec();
-    let ways = Ways::find(&paths, &peers::Overrides::parse(&args.peer_bins)?)?;
-    let as_run = super::Args {
-        only: Vec::new(),
-        given: Given::default(),
-        quick: false,
-        out: Some(args.out.clone().unwrap_or_else(|| OUT.into())),
-        paths,
-        peer_bins: args.peer_bins.clone(),
-        rounds: Some(args.rounds),
-        seconds: Some(SECONDS),
-        seed: args.seed,
-        profile: Vec::new(),
-        flames: None,
-    };
-    let how = how(&as_run);
+    let how = how(args.rounds, SECONDS, args.common.seed);
+    let measurement = Measurement::new(&args.common, &paths, how, OUT)?;
     let maxima = maxima()?;
-    let results = begin(&as_run, how, &ways)?;
-    let results = carry_out(&as_run, &maxima, &ways, how, results)?;
+    let results = measurement.begin()?;
+    let results = measurement.carry_out(&maxima, results)?;
     let mut rates = Vec::new();
     for maximum in &maxima {
         rates.extend(at_rates(maximum, &results)?);
     }
-    let results = carry_out(&as_run, &rates, &ways, how, results)?;
+    let results = measurement.carry_out(&rates, results)?;
     for (id, why) in &results.failed {
         eprintln!("wrong: {id}: {why}");
     }
@@ -76,9 +55,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The closed loops: with all cores shared, and with one for the proxy.
 fn maxima() -> anyhow::Result<Vec<Planned>> {
-    let workloads = load::workload::read(WORKLOADS.as_ref())?;
-    let like = plan::choose(&workloads, &[LIKE.to_owned()], false)?;
-    let like = like.first().context("no workload")?;
+    let like = one(LIKE)?;
     let mut planned = Vec::new();
     for cores in [Cores::Shared, Cores::apart()?] {
         for connections in CONNECTIONS {

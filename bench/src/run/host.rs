@@ -11,7 +11,7 @@ use crate::{account::field, server::binary};
 const LOCK: &str = include_str!("../../../Cargo.lock");
 
 /// Crates whose versions a reader may want to know.
-const CRATES: [&str; 3] = ["scylla", "redis", "aya"];
+const CRATES: [&str; 2] = ["scylla", "aya"];
 
 /// Describes the checkout in which this is run.
 ///

@@ -9,19 +9,18 @@ mod check;
 mod cores;
 pub mod experiment;
 pub mod gate;
-mod generator;
+pub mod generator;
 mod hand_overs;
 pub mod headline;
 mod headroom;
 mod host;
-mod lines;
 pub mod others;
 mod plan;
 mod profile;
 mod programs;
 mod progress;
 mod round;
-mod shuffle;
+pub mod shuffle;
 mod stage;
 mod verify;
 
@@ -32,7 +31,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
+use load::workload::Database;
 use report::schema::{Run, RunSettings, SCHEMA};
 
 pub use generator::SUBCOMMAND;
@@ -65,6 +65,20 @@ const QUICK_WARM_UP_SECONDS: f64 = 0.05;
 /// The factor of the first experiment's warm-up on a Cassandra: it may just have been started.
 const COLD_FACTOR: f64 = 5.0;
 
+/// Options of every command that measures into a result file.
+#[derive(Clone, clap::Args)]
+pub struct Common {
+    /// The result file [default: in bench/results, or in target/bench if less than everything is measured]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// A peer's binary: its path, or another name on PATH
+    #[arg(long = "peer-bin", value_name = "NAME=PATH")]
+    pub peer_bins: Vec<String>,
+    /// The seed of the order of turns, and of the keys
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
 /// Options of `run`.
 #[derive(clap::Args)]
 pub struct Args {
@@ -72,28 +86,20 @@ pub struct Args {
     only: Vec<String>,
     #[command(flatten)]
     given: Given,
+    #[command(flatten)]
+    common: Common,
     /// Few experiments, short rounds: to see that it works; exits 1 when a figure is absurd
     #[arg(long)]
     quick: bool,
-    /// The result file [default: bench/results/full.json.gz, or target/bench/part.json if less than
-    /// everything is measured]
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
     /// The paths to compare with `direct`; none: all
     #[arg(long = "path", value_name = "NAME")]
     paths: Vec<String>,
-    /// A peer's binary: its path, or another name on PATH
-    #[arg(long = "peer-bin", value_name = "NAME=PATH")]
-    peer_bins: Vec<String>,
     /// Interleaved rounds [default: 5, with --quick 2]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
     /// The seconds that each path works in a round [default: 1, with --quick 0.25]
     #[arg(long, value_parser = crate::seconds)]
     seconds: Option<f64>,
-    /// The seed of the order of turns, and of the keys
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     /// Also profile the whole system under this experiment, over each path; may be repeated
     #[arg(long, value_name = "EXPERIMENT")]
     profile: Vec<String>,
@@ -103,12 +109,69 @@ pub struct Args {
     flames: Option<PathBuf>,
 }
 
+/// A measurement: what is done for whichever of the commands.
+struct Measurement {
+    ways: Ways,
+    how: How,
+    given: Given,
+    out: PathBuf,
+    is_quick: bool,
+    /// The experiments that are profiled, and the folder for flame graphs.
+    profiled: (Vec<String>, PathBuf),
+}
+
+impl Measurement {
+    /// A measurement of these paths (none: all), in so many rounds of so many seconds, into this file unless another one is asked for.
+    fn new(
+        common: &Common,
+        paths: &[String],
+        how: How,
+        out: impl Into<PathBuf>,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            ways: Ways::find(paths, &peers::Overrides::parse(&common.peer_bins)?)?,
+            how,
+            given: Given::default(),
+            out: common.out.clone().unwrap_or_else(|| out.into()),
+            is_quick: false,
+            profiled: Default::default(),
+        })
+    }
+}
+
 /// Runs the command. Measured results are kept, whatever happens afterwards.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let workloads = load::workload::read(Path::new(WORKLOADS))?;
     let planned = plan::choose(&workloads, &args.only, args.quick)?;
-    let mut ways = Ways::find(&args.paths, &peers::Overrides::parse(&args.peer_bins)?)?;
+    let is_part = args.quick || !args.only.is_empty() || !args.paths.is_empty();
+    // A part does not write over what a full run found.
+    let (out, flames) = match (is_part, &args.common.out) {
+        (true, _) => ("target/bench/part.json", "target/bench/flames"),
+        (false, Some(_)) => ("", "target/bench/flames"),
+        (false, None) => ("bench/results/full.json.gz", "bench/results/flames"),
+    };
+    let mut how = match args.quick {
+        true => how(2, 0.25, args.common.seed),
+        false => how(5, 1.0, args.common.seed),
+    };
+    how.rounds = args.rounds.unwrap_or(how.rounds);
+    how = self::how(
+        how.rounds,
+        args.seconds.unwrap_or(how.timing.seconds),
+        how.seed,
+    );
+    let flames = args.flames.clone().unwrap_or_else(|| flames.into());
+    let mut measurement = Measurement {
+        given: args.given.clone(),
+        is_quick: args.quick,
+        profiled: (args.profile.clone(), flames),
+        ..Measurement::new(&args.common, &args.paths, how, out)?
+    };
     if args.quick {
+        // It compares nothing that these would make fair.
+        measurement.how.timing.settle_seconds = QUICK_WARM_UP_SECONDS;
+        measurement.how.warm_up_seconds = QUICK_WARM_UP_SECONDS;
+        let ways = &mut measurement.ways;
         ways.leave_out(AGAIN, "a quick run compares nothing");
     }
     for id in &args.profile {
@@ -121,9 +184,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !args.profile.is_empty() {
         profile::can_be_taken()?;
     }
-    let how = how(args);
-    let results = begin(args, how, &ways)?;
-    let results = carry_out(args, &planned, &ways, how, results)?;
+    let results = measurement.begin()?;
+    let results = measurement.carry_out(&planned, results)?;
     let wrong = match args.quick {
         true => check::loose(&results),
         false => check::missing(&results),
@@ -134,135 +196,154 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!wrong.is_empty())))
 }
 
-/// Does the experiments that the results do not have yet. What was measured is written, whatever happens.
-fn carry_out(
-    args: &Args,
-    planned: &[Planned],
-    ways: &Ways,
-    how: How,
-    mut results: Run,
-) -> anyhow::Result<Run> {
-    let out = out(args);
-    // The committed file is replaced by a whole run, or not at all.
-    let unfinished = unfinished(&out);
-    if let Some(folder) = out.parent() {
-        fs::create_dir_all(folder)?;
+impl Measurement {
+    /// The file of a run that has not come to its end. The committed file is replaced by a whole run, or not at all.
+    fn unfinished(&self) -> PathBuf {
+        self.out.with_extension("unfinished.json")
     }
-    let awake = Awake::ask();
-    let circumstances = &mut results.machine.circumstances;
-    circumstances.insert("idle cores".into(), awake.described());
-    let (began, before) = (Instant::now(), results.seconds);
-    let measured = all(args, planned, ways, how, &unfinished, &mut results);
-    results.seconds = before + began.elapsed().as_secs_f64();
-    results.complete = measured.is_ok();
-    drop(awake);
-    if !results.experiments.is_empty() {
+
+    /// The results before anything is measured.
+    fn begin(&self) -> anyhow::Result<Run> {
+        let how = &self.how;
+        let mut versions = host::versions()?;
+        versions.extend(self.ways.versions());
+        Ok(Run {
+            schema: SCHEMA,
+            started: host::date()?,
+            seconds: 0.0,
+            complete: false,
+            source: host::source()?,
+            machine: host::machine()?,
+            versions,
+            settings: RunSettings {
+                command: command_line(),
+                rounds: how.rounds,
+                seconds: how.timing.seconds,
+                warm_up_seconds: how.warm_up_seconds,
+                turn_seconds: how.timing.turn_seconds,
+                seed: how.seed,
+            },
+            paths: self.ways.described.clone(),
+            experiments: Vec::new(),
+            failed: Default::default(),
+            programs: Vec::new(),
+            profiles: Vec::new(),
+        })
+    }
+
+    /// Does the experiments that the results do not have yet. What was measured is written, whatever happens.
+    fn carry_out(&self, planned: &[Planned], mut results: Run) -> anyhow::Result<Run> {
+        if let Some(folder) = self.out.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let awake = Awake::ask();
+        let circumstances = &mut results.machine.circumstances;
+        circumstances.insert("idle cores".into(), awake.described());
+        let (began, before) = (Instant::now(), results.seconds);
+        let measured = self.all(planned, &mut results);
+        results.seconds = before + began.elapsed().as_secs_f64();
+        results.complete = measured.is_ok();
+        drop(awake);
+        self.keep(&results)?;
+        measured?;
+        Ok(results)
+    }
+
+    /// Writes the results, unless there are none.
+    fn keep(&self, results: &Run) -> anyhow::Result<()> {
+        if results.experiments.is_empty() {
+            return Ok(());
+        }
+        let unfinished = self.unfinished();
         let kept = match results.complete {
-            true => &out,
+            true => &self.out,
             false => &unfinished,
         };
-        report::write(&results, kept)?;
+        if let Some(folder) = kept.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        report::write(results, kept)?;
         if results.complete {
             let _ = fs::remove_file(&unfinished);
         }
         eprintln!("written: {} ({:.0} s)", kept.display(), results.seconds);
+        Ok(())
     }
-    measured?;
-    Ok(results)
-}
 
-/// The file of a run that has not come to its end.
-fn unfinished(out: &Path) -> PathBuf {
-    out.with_extension("unfinished.json")
-}
-
-/// Every experiment. One that fails is noted; a signal ends them all.
-fn all(
-    args: &Args,
-    planned: &[Planned],
-    ways: &Ways,
-    how: How,
-    out: &Path,
-    results: &mut Run,
-) -> anyhow::Result<()> {
-    let estimate = |planned: &Planned| {
-        let compared = planned.variant.paths.len();
-        // With the two directs; a variant that names no path compares all.
-        let compared = if compared == 0 {
-            ways.count()
-        } else {
-            compared + 2
+    /// Every experiment. One that fails is noted; a signal ends them all.
+    fn all(&self, planned: &[Planned], results: &mut Run) -> anyhow::Result<()> {
+        let estimate = |planned: &Planned| {
+            let how = self.how.under(planned.variant.database);
+            // With the two directs; a variant that names no path compares all.
+            let compared = match planned.variant.paths.len() {
+                0 => self.ways.count(),
+                named => named + 2,
+            };
+            planned.estimate(how, compared)
         };
-        planned.estimate(how, compared)
-    };
-    let estimates: Vec<Duration> = planned.iter().map(estimate).collect();
-    let mut progress = Progress::new(&estimates);
-    let mut is_cold = true;
-    let flames = flames(args);
-    for (planned, estimate) in planned.iter().zip(estimates) {
-        interrupt::check()?;
-        let (workload, variant) = (&planned.workload, &planned.variant);
-        if results.experiment(&variant.id).is_some() {
-            continue;
-        }
-        // Of a run that goes on it may have failed before.
-        results.failed.remove(&variant.id);
-        progress.experiment(&variant.id, &planned.about(), estimate);
-        let _others = planned.cores.take_others()?;
-        let databases = match Databases::start(
-            variant.database,
-            variant.nodes,
-            variant.topology,
-            &args.given,
-        ) {
-            Ok(databases) => databases,
-            Err(error) => {
+        let estimates: Vec<Duration> = planned.iter().map(estimate).collect();
+        let mut progress = Progress::new(&estimates);
+        let mut is_cold = !self.is_quick;
+        for (planned, estimate) in planned.iter().zip(estimates) {
+            interrupt::check()?;
+            let variant = &planned.variant;
+            if results.experiment(&variant.id).is_some() {
+                continue;
+            }
+            // Of a run that goes on it may have failed before.
+            results.failed.remove(&variant.id);
+            progress.experiment(&variant.id, &planned.about(), estimate);
+            let _others = planned.cores.take_others()?;
+            let databases = match Databases::of(variant, &self.given) {
+                Ok(databases) => databases,
+                Err(error) => {
+                    fail(results, &variant.id, &error);
+                    continue;
+                }
+            };
+            results.versions.extend(databases.version.clone());
+            let mut how = self.how.under(variant.database);
+            if is_cold && variant.database == Database::Cassandra {
+                how.warm_up_seconds *= COLD_FACTOR;
+                is_cold = false;
+            }
+            let (profiled, flames) = &self.profiled;
+            let setting = Setting {
+                databases: &databases,
+                ways: &self.ways,
+                how,
+                cores: planned.cores,
+                flames: profiled.contains(&variant.id).then_some(flames),
+            };
+            let outcome = experiment::run(&planned.workload, variant, setting, &mut progress);
+            results.profiles.extend(outcome.profiles);
+            if let Some(error) = outcome.stopped {
+                if !how.decides {
+                    keep_begun(results, outcome.experiment);
+                }
+                interrupt::check()?;
                 fail(results, &variant.id, &error);
                 continue;
             }
-        };
-        results.versions.extend(databases.version.clone());
-        let mut how = how;
-        if is_cold && variant.database == load::workload::Database::Cassandra && !args.quick {
-            how.warm_up_seconds *= COLD_FACTOR;
-            is_cold = false;
-        }
-        let is_profiled = args.profile.contains(&variant.id);
-        let setting = Setting {
-            databases: &databases,
-            ways,
-            how,
-            cores: planned.cores,
-            flames: is_profiled.then_some(&flames),
-        };
-        let outcome = experiment::run(workload, variant, setting, &mut progress);
-        results.profiles.extend(outcome.profiles);
-        if let Some(error) = outcome.stopped {
-            if !how.decides {
-                keep_begun(results, outcome.experiment);
+            if let Some(why) = &outcome.experiment.refused {
+                eprintln!("  refused: {why}");
             }
-            interrupt::check()?;
-            fail(results, &variant.id, &error);
-            continue;
+            results.experiments.push(outcome.experiment);
+            // A run that is killed leaves what it has.
+            report::write(results, &self.unfinished())?;
         }
-        if let Some(why) = &outcome.experiment.refused {
-            eprintln!("  refused: {why}");
-        }
-        results.experiments.push(outcome.experiment);
-        // A run that is killed leaves what it has.
-        report::write(results, out)?;
-    }
-    let variants = planned.iter().map(|planned| &planned.variant);
-    for variant in variants.filter(|variant| programs::is_counted(&variant.id)) {
-        match programs::measure(variant, ways) {
-            Ok(programs) => results.programs.extend(programs),
-            Err(error) => {
-                interrupt::check()?;
-                fail(results, "programs", &error);
+        let variants = planned.iter().map(|planned| &planned.variant);
+        for variant in variants.filter(|variant| programs::is_counted(&variant.id)) {
+            match programs::measure(variant, &self.ways) {
+                Ok(programs) => results.programs.extend(programs),
+                Err(error) => {
+                    interrupt::check()?;
+                    fail(results, "programs", &error);
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// An experiment that was cut off counts as far as every path has a round.
@@ -278,72 +359,31 @@ fn fail(results: &mut Run, id: &str, error: &anyhow::Error) {
     results.failed.insert(id.to_owned(), format!("{error:#}"));
 }
 
-/// A part does not write over what a full run found.
-fn out(args: &Args) -> PathBuf {
-    let default = match is_part(args) {
-        true => "target/bench/part.json",
-        false => "bench/results/full.json.gz",
-    };
-    args.out.clone().unwrap_or_else(|| default.into())
-}
-
-fn flames(args: &Args) -> PathBuf {
-    let default = match is_part(args) || args.out.is_some() {
-        true => "target/bench/flames",
-        false => "bench/results/flames",
-    };
-    args.flames.clone().unwrap_or_else(|| default.into())
-}
-
-fn is_part(args: &Args) -> bool {
-    args.quick || !args.only.is_empty() || !args.paths.is_empty()
-}
-
-fn how(args: &Args) -> How {
-    let (rounds, seconds, settle_seconds, warm_up_seconds) = match args.quick {
-        true => (2, 0.25, QUICK_WARM_UP_SECONDS, QUICK_WARM_UP_SECONDS),
-        false => (5, 1.0, SETTLE_SECONDS, WARM_UP_SECONDS),
-    };
-    let seconds = args.seconds.unwrap_or(seconds);
+/// The way of so many rounds of so many seconds.
+fn how(rounds: u32, seconds: f64, seed: u64) -> How {
     How {
-        rounds: args.rounds.unwrap_or(rounds),
+        rounds,
         decides: false,
         timing: Timing {
             seconds,
             turn_seconds: TURN_SECONDS.min(seconds),
-            settle_seconds: settle_seconds.min(seconds),
+            settle_seconds: SETTLE_SECONDS.min(seconds),
         },
-        warm_up_seconds: warm_up_seconds.min(seconds),
-        seed: args.seed,
+        warm_up_seconds: WARM_UP_SECONDS.min(seconds),
+        seed,
     }
 }
 
-fn begin(args: &Args, how: How, ways: &Ways) -> anyhow::Result<Run> {
-    let mut versions = host::versions()?;
-    versions.extend(ways.versions());
-    Ok(Run {
-        schema: SCHEMA,
-        started: host::date()?,
-        seconds: 0.0,
-        complete: false,
-        source: host::source()?,
-        machine: host::machine()?,
-        versions,
-        settings: RunSettings {
-            command: command_line(),
-            rounds: how.rounds,
-            seconds: how.timing.seconds,
-            warm_up_seconds: how.warm_up_seconds,
-            turn_seconds: how.timing.turn_seconds,
-            interval_ms: load::INTERVAL_MS,
-            seed: args.seed,
-        },
-        paths: ways.described.clone(),
-        experiments: Vec::new(),
-        failed: Default::default(),
-        programs: Vec::new(),
-        profiles: Vec::new(),
-    })
+/// All experiments that there are.
+fn every() -> anyhow::Result<Vec<Planned>> {
+    plan::choose(&load::workload::read(Path::new(WORKLOADS))?, &[], false)
+}
+
+/// The experiment of this id.
+fn one(id: &str) -> anyhow::Result<Planned> {
+    let mut all = every()?.into_iter();
+    let one = all.find(|planned| planned.variant.id == id);
+    one.with_context(|| format!("there is no experiment {id}"))
 }
 
 /// Returns the command line as it was typed, without passwords, and without paths on this host.

@@ -13,20 +13,17 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-use load::workload::{Database, Variant, Workload};
+use load::workload::{Variant, Workload};
 use report::schema::{Experiment, Round, Series};
 use sandbox::{Cgroup, run_in};
 
 use super::{
-    Planned, WORKLOADS,
+    Common, Measurement, Planned,
     awake::Awake,
-    begin,
     cores::Cores,
-    experiment, how,
-    lines::Lines,
-    plan,
+    experiment, how, one,
     shuffle::Shuffle,
-    stage::{Lane, Stage},
+    stage::{Lane, Lines, Stage},
 };
 use crate::{
     account::{Meter, forget_rss_peak, rss_peak_kib},
@@ -60,21 +57,14 @@ pub struct Args {
     home: PathBuf,
     #[command(flatten)]
     given: Given,
-    /// The result file [default: bench/results/GENERATOR.json.gz]
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// A peer's binary: its path, or another name on PATH
-    #[arg(long = "peer-bin", value_name = "NAME=PATH")]
-    peer_bins: Vec<String>,
+    #[command(flatten)]
+    common: Common,
     /// Interleaved rounds
     #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// The seconds that each path is loaded in a round [default: 3 by latte, 8 by ycsb]
     #[arg(long, value_parser = crate::seconds)]
     seconds: Option<f64>,
-    /// The seed of the order of turns
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
 }
 
 /// Runs the command.
@@ -93,45 +83,31 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "--home {}: give the whole path of a folder; `cargo xtask setup --only generators` makes it",
         args.home.display()
     );
-    let paths = PATHS.map(str::to_owned).to_vec();
-    let ways = Ways::find(&paths, &peers::Overrides::parse(&args.peer_bins)?)?;
-    let out = args
-        .out
-        .clone()
-        .unwrap_or_else(|| format!("bench/results/{}.json.gz", other.name()).into());
+    let paths = PATHS.map(str::to_owned);
     let seconds = args.seconds.unwrap_or_else(|| other.seconds());
-    let as_run = super::Args {
-        only: Vec::new(),
-        given: args.given.clone(),
-        quick: false,
-        out: Some(out.clone()),
-        paths,
-        peer_bins: args.peer_bins.clone(),
-        rounds: Some(args.rounds),
-        seconds: Some(seconds),
-        seed: args.seed,
-        profile: Vec::new(),
-        flames: None,
-    };
-    let mut how = how(&as_run);
+    let mut how = how(args.rounds, seconds, args.common.seed);
     // A turn is a round: a generator that starts anew each half second would be measured starting.
     how.timing.turn_seconds = seconds;
-    let mut results = begin(&as_run, how, &ways)?;
+    let out = format!("bench/results/{}.json.gz", other.name());
+    let measurement = Measurement::new(&args.common, &paths, how, out)?;
+    let mut results = measurement.begin()?;
     let began = Instant::now();
-    let databases = Databases::start(Database::Cassandra, 1, Default::default(), &args.given)?;
+    let databases = Databases::given(&args.given)?;
     results.versions.extend(databases.version.clone());
     let awake = Awake::ask();
     results
         .machine
         .circumstances
         .insert("idle cores".into(), awake.described());
-    let planned = like()?;
+    // It asks the database what a generator of others does.
+    let mut planned = one(LIKE)?;
+    planned.variant.paths = paths.to_vec();
     let bench = Bench {
         other,
         args,
         planned: &planned,
         databases: &databases,
-        ways: &ways,
+        ways: &measurement.ways,
         rounds: how.rounds,
         seconds,
     };
@@ -141,22 +117,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     results.seconds = began.elapsed().as_secs_f64();
     results.complete = true;
-    if let Some(folder) = out.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    report::write(&results, &out)?;
-    eprintln!("written: {} ({:.0} s)", out.display(), results.seconds);
+    measurement.keep(&results)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// An experiment of ours that asks the database what a generator of others does.
-fn like() -> anyhow::Result<Planned> {
-    let workloads = load::workload::read(WORKLOADS.as_ref())?;
-    let mut planned = plan::choose(&workloads, &[LIKE.to_owned()], false)?;
-    planned.retain(|planned| planned.variant.id == LIKE);
-    let mut like = planned.pop().context("no workload")?;
-    like.variant.paths = PATHS.map(str::to_owned).to_vec();
-    Ok(like)
 }
 
 /// The parts that all loads of a generator share.
@@ -206,7 +168,7 @@ impl Bench<'_> {
             Cores::Shared,
         )?;
         let mut all: Vec<Series> = stage.lanes.iter().map(|lane| series(lane.path)).collect();
-        let mut shuffle = Shuffle::new(self.args.seed);
+        let mut shuffle = Shuffle::new(self.args.common.seed);
         // Round 0 warms the database up, and does not count.
         for number in 0..=self.rounds {
             let mut line = Vec::new();

@@ -5,7 +5,10 @@ use std::time::Duration;
 use anyhow::ensure;
 use load::workload::{Variant, Workload};
 
-use super::{cores::Cores, experiment::How};
+use super::{
+    cores::Cores,
+    experiment::{How, name},
+};
 use crate::paths;
 
 /// The seconds for starting and stopping an experiment's set-up, and for its headroom.
@@ -95,8 +98,8 @@ impl Planned {
         };
         format!(
             "{nodes}{}, {}, {} threads, {} connections, depth {}, {mode}",
-            super::experiment::database(self.variant.database),
-            format!("{:?}", job.client).to_lowercase(),
+            name(self.variant.database),
+            name(job.client),
             job.threads,
             job.connections,
             job.depth,

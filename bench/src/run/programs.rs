@@ -2,14 +2,14 @@
 //! of our paths. It is measured after the rounds, because counting costs something itself.
 
 use anyhow::Context;
-use load::{
-    order::Seed,
-    workload::{Topology, Variant},
-};
+use load::{order::Seed, workload::Variant};
 use micro::programs::{Counter, ProgramCost};
 use report::schema::Program;
 
-use super::{cores::Cores, lines::Lines, stage::Stage};
+use super::{
+    cores::Cores,
+    stage::{Lines, Stage},
+};
 use crate::{
     databases::{Databases, Given},
     paths::OURS,
@@ -33,12 +33,7 @@ const SECONDS: f64 = 1.0;
 /// # Errors
 /// The agent does not start, or the kernel does not count.
 pub fn measure(variant: &Variant, ways: &Ways) -> anyhow::Result<Vec<Program>> {
-    let databases = Databases::start(
-        variant.database,
-        variant.nodes,
-        Topology::Host,
-        &Given::default(),
-    )?;
+    let databases = Databases::of(variant, &Given::default())?;
     load::prepare(&variant.job, &databases.addresses, None)?;
     let cgroups = Cgroups::new(databases.home.as_ref())?;
     let lines = Lines::new(variant, &databases, ways)?;
@@ -75,7 +70,6 @@ fn program(cost: ProgramCost, experiment: &str) -> Program {
         experiment: experiment.into(),
         runs: cost.runs,
         mean_ns: cost.mean_ns,
-        jited_instructions: cost.jited_instructions,
         jited_bytes: cost.jited_bytes,
         verified_instructions: cost.verified_instructions,
     }

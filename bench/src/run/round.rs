@@ -142,11 +142,6 @@ impl Account {
             first_error: answer.first_error.clone(),
             latency: latency(&answer),
             lateness_p99_us: answer.lateness.quantile_us(0.99),
-            intervals: answer
-                .intervals
-                .iter()
-                .map(|i| (i.ops, i.mean_us))
-                .collect(),
             generator: usage(&answer.used, rss_peak_kib(&[generator_pid])?),
             proxy: proxy.usage(rss_peak_kib(&lane.proxy_pids)?),
             database: database.usage(rss_peak_kib(database_pids)?),

@@ -16,11 +16,11 @@ use load::{
     order::{Credentials, Hello, Seed},
     workload::{Protocol, Variant},
 };
-use peers::{Running, Setup, Traffic};
+use peers::{Running, Setup};
 use report::schema::HandOvers;
 use sandbox::{Agent, Cgroup, Netns};
 
-use super::{cores::Cores, generator::Generator, hand_overs, lines::Lines, verify};
+use super::{cores::Cores, generator::Generator, hand_overs, verify};
 use crate::{
     databases::Databases,
     gateway::{Line, nftables},
@@ -30,7 +30,7 @@ use crate::{
     ways::{Cgroups, Ways},
 };
 
-pub use gateway::ways as ways_at_gateways;
+pub use gateway::Lines;
 
 /// The reason for a path that a workload does not name.
 const NOT_COMPARED: &str = "not compared under this workload";
@@ -122,36 +122,34 @@ impl<'a> Stage<'a> {
         }
         for (peer, found) in &ways.peers {
             interrupt::check()?;
-            if !variant.compares(peer.name()) {
-                stage.leave_out(peer.name(), NOT_COMPARED);
+            if !variant.compares(peer.name) {
+                stage.leave_out(peer.name, NOT_COMPARED);
                 continue;
             }
             if variant.job.protocol == Protocol::Connect {
                 // The peer accepts before it dials: that is not the same as reaching a database.
-                stage.leave_out(peer.name(), "it answers connect() itself");
+                stage.leave_out(peer.name, "it answers connect() itself");
                 continue;
             }
-            if !peer.carries(traffic(variant.job.protocol)) {
-                stage.leave_out(peer.name(), "does not carry this protocol");
+            if peer.is_cql_only && variant.job.protocol != Protocol::Cql {
+                stage.leave_out(peer.name, "does not carry this protocol");
                 continue;
             }
             let folder = tempfile::tempdir()?;
             let setup = Setup {
                 host: Ipv4Addr::LOCALHOST,
                 backends: databases.addresses.clone(),
-                credentials: databases.credentials.clone().map(|c| (c.user, c.password)),
-                traffic: traffic(variant.job.protocol),
                 folder: folder.path().to_owned(),
             };
             match peer.start(found, &setup) {
                 Ok(running) => {
-                    let mut lane = Lane::new(peer.name(), &running.fronts, cgroups);
+                    let mut lane = Lane::new(peer.name, &running.fronts, cgroups);
                     lane.proxy_pids = running.pids();
-                    lane.is_copied = (!peer.may_splice()).then_some(true);
+                    lane.is_copied = (!peer.may_splice).then_some(true);
                     stage.lanes.push(lane);
                     stage._peers.push((running, folder));
                 }
-                Err(error) => stage.leave_out(peer.name(), format!("failed: {error:#}")),
+                Err(error) => stage.leave_out(peer.name, format!("failed: {error:#}")),
             }
         }
         Ok(stage)
@@ -361,15 +359,7 @@ pub fn rule(path: &Ours, cgroup: &Cgroup, databases: &Databases) -> String {
         .map(|a| format!("\"{a}\""))
         .collect();
     let (name, cgroup) = (path.name, cgroup.rule_path());
-    let lines = path.rule.unwrap_or_default();
+    let lines = path.rule;
     let to = to.join(", ");
     format!("[[rule]]\nname = \"{name}\"\nto = [{to}]\ncgroup = [{cgroup:?}]\n{lines}\n")
-}
-
-fn traffic(protocol: Protocol) -> Traffic {
-    match protocol {
-        Protocol::Cql => Traffic::Cql,
-        Protocol::Redis => Traffic::Redis,
-        Protocol::Connect => Traffic::Connect,
-    }
 }

@@ -1,6 +1,8 @@
 //! The command line. Exit codes: 0 done; 1 it could not be done, and one line on standard
 //! error says why and what to do; 2 the command line itself is wrong.
 
+pub(crate) mod values;
+
 use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
@@ -16,7 +18,7 @@ use crate::{
         self, filter,
         whereabouts::{AdminArg, ControlArg},
     },
-    config::{DEFAULT_FILE, GROUPS, USERS},
+    config::DEFAULT_FILE,
     log::{LogFormat, LogLevel},
 };
 
@@ -95,7 +97,7 @@ pub enum Command {
     /// List flows: those that the agent carries or observes, and those that a rule wants on the shortcut
     Flows {
         /// Only this flow: a number, as the list has it
-        #[arg(value_name = "FLOW")]
+        #[arg(value_name = "FLOW", value_parser = values::flow)]
         flow: Option<String>,
         /// Print JSON
         #[arg(long)]
@@ -123,7 +125,7 @@ pub enum Command {
         top: bool,
         /// Show only statements that these conditions hold for: `table=shop.*,not kind=select`. Keys: rule, keyspace, table, kind;
         /// with --top also process, client, path
-        #[arg(long, value_name = "FILTER", default_value = "")]
+        #[arg(long, value_name = "FILTER", default_value = "", value_parser = filter::of_top)]
         filter: String,
         /// The agent that is asked
         #[command(flatten)]
@@ -148,6 +150,7 @@ pub enum Command {
     /// Remove a mark
     Unmark {
         /// Number of the mark, as `marks` lists it
+        #[arg(value_parser = values::mark)]
         number: u64,
         /// The agent that is told
         #[command(flatten)]
@@ -206,7 +209,7 @@ pub enum Command {
     /// Drain a backend, take it down, or let its health checks decide again. Holds until the agent restarts
     Backend {
         /// Address of the backend, as `backends` lists it
-        #[arg(value_name = "ADDR:PORT")]
+        #[arg(value_name = "ADDR:PORT", value_parser = values::address)]
         backend: SocketAddr,
         /// drain: no new connections, established ones stay; down: treat it as dead; up: its health checks
         /// decide
@@ -235,9 +238,9 @@ pub enum Command {
     /// Clean up after an agent that is gone: remove its hooks, and end its keeper with the flows that it keeps
     /// alive
     Detach {
-        /// Policy file that names the pins and the control socket, where these options do not
-        #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
-        config: PathBuf,
+        /// Policy file that names the pins and the control socket, where these options do not. Without it the usual one, if it is there
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
         /// Folder of the agent's pins
         #[arg(long, value_name = "DIR")]
         pins: Option<PathBuf>,
@@ -263,16 +266,16 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub admin: AdminArg,
     /// Explain a connection to this address
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = values::address)]
     pub to: Option<SocketAddr>,
     /// ... from a client on another host, at this address. Its process is not known
-    #[arg(long, value_name = "ADDR", requires = "to", conflicts_with_all = ["uid", "gid", "process", "cgroup", "netns", "container", "label"])]
+    #[arg(long, value_name = "ADDR", value_parser = values::ip, requires = "to", conflicts_with_all = ["uid", "gid", "process", "cgroup", "netns", "container", "label"])]
     pub from: Option<IpAddr>,
     /// ... by a process of this user, by id or by name
-    #[arg(long, value_name = "USER", requires = "to", default_value = "0", value_parser = uid)]
+    #[arg(long, value_name = "USER", requires = "to", default_value = "0", value_parser = values::uid)]
     pub uid: u32,
     /// ... and this group, by id or by name
-    #[arg(long, value_name = "GROUP", requires = "to", default_value = "0", value_parser = gid)]
+    #[arg(long, value_name = "GROUP", requires = "to", default_value = "0", value_parser = values::gid)]
     pub gid: u32,
     /// ... by a process of this name
     #[arg(long, value_name = "NAME", requires = "to", default_value = "")]
@@ -281,16 +284,16 @@ pub struct CheckArgs {
     #[arg(long, value_name = "PATH", requires = "to", default_value = "/")]
     pub cgroup: PathBuf,
     /// ... in this network namespace: a name in /run/netns, an inode's number, or a path
-    #[arg(long, value_name = "NETNS", requires = "to", value_parser = netns)]
+    #[arg(long, value_name = "NETNS", requires = "to", value_parser = values::netns)]
     pub netns: Option<NetnsPattern>,
     /// ... in a container of this name, which need not run here
     #[arg(long, value_name = "NAME", requires = "to")]
     pub container: Option<String>,
     /// ... in a container with this label; may be repeated
-    #[arg(long, value_name = "KEY=VALUE", requires = "to", value_parser = label)]
+    #[arg(long, value_name = "KEY=VALUE", requires = "to", value_parser = values::label)]
     pub label: Vec<(String, String)>,
     /// Check it as at another time, such as 2026-11-27T22:00:00+01:00: which rules' windows are open then
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = values::moment)]
     pub at: Option<Timestamp>,
     /// Say what the pipeline of the rule does with this statement; without --to, what each rule's pipeline does. Exit
     /// code 3: it is refused, whichever of the rules the connection meets
@@ -325,47 +328,19 @@ pub struct CheckArgs {
     pub json: bool,
 }
 
-fn netns(text: &str) -> Result<NetnsPattern, String> {
-    let netns = NetnsPattern::parse(text)
-        .ok_or("expected a name in /run/netns, an inode's number or an absolute path")?;
-    match netns.inode() {
-        Some(_) => Ok(netns),
-        None => Err(format!(
-            "there is no network namespace {netns}: `ip netns` lists those with a name"
-        )),
-    }
-}
-
-fn uid(text: &str) -> Result<u32, String> {
-    let id = USERS.parse(text);
-    id.map_err(|why| format!("expected a user's id or name, {why}"))
-}
-
-fn gid(text: &str) -> Result<u32, String> {
-    let id = GROUPS.parse(text);
-    id.map_err(|why| format!("expected a group's id or name, {why}"))
-}
-
-fn label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text
-        .split_once('=')
-        .ok_or("expected KEY=VALUE, such as app=billing")?;
-    Ok((key.into(), value.into()))
-}
-
 /// Arguments of `mark`.
 #[derive(Debug, clap::Args)]
 pub struct MarkArgs {
     /// Flows to mark: a number, as `flows` lists it; or `key=value,...`, which all have to hold; or `all`. Keys:
     /// process, uid, gid, to, cgroup, user, keyspace, driver, application, as in rules; and rule, for running flows
     /// only
-    #[arg(value_name = "FLOW | SELECTOR")]
+    #[arg(value_name = "FLOW | SELECTOR", value_parser = values::target)]
     pub target: String,
     /// Action for these flows
     #[arg(value_parser = ["bypass", "observe", "enrich", "deny"])]
     pub action: String,
     /// How long: 30s, 10m, 2h, 1d; 7d at most. Without it: until `unmark`
-    #[arg(long = "for", value_name = "TIME")]
+    #[arg(long = "for", value_name = "TIME", value_parser = values::lasting)]
     pub lasts: Option<String>,
     /// Close flows that cannot be changed, so that clients open them again under the mark
     #[arg(long)]
@@ -467,7 +442,7 @@ pub fn main() -> ExitCode {
             config,
             pins,
             control,
-        } => commands::detach::run(&config, pins.as_deref(), &control),
+        } => commands::detach::run(config.as_deref(), pins.as_deref(), &control),
     };
     match done {
         Ok(code) => code,

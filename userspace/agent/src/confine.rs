@@ -106,7 +106,7 @@ const CALLS: &[i64] = &[
     // Sockets.
     libc::SYS_socket, libc::SYS_socketpair, libc::SYS_bind, libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4,
     libc::SYS_connect, libc::SYS_shutdown, libc::SYS_getsockname, libc::SYS_getpeername, libc::SYS_sendto,
-    libc::SYS_recvfrom, libc::SYS_sendmsg, libc::SYS_recvmsg, libc::SYS_sendmmsg, libc::SYS_recvmmsg,
+    libc::SYS_recvfrom, libc::SYS_sendmsg, libc::SYS_recvmsg, libc::SYS_sendmmsg, libc::SYS_recvmmsg, libc::SYS_io_uring_enter,
     libc::SYS_setsockopt, libc::SYS_getsockopt, libc::SYS_splice, libc::SYS_tee, libc::SYS_sendfile,
     // The kernel's half, and other namespaces.
     libc::SYS_bpf, libc::SYS_perf_event_open, libc::SYS_setns, libc::SYS_unshare,

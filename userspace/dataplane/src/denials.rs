@@ -53,7 +53,7 @@ impl KernelDenials {
         loop {
             let mut ready = self.ring.readable_mut().await?;
             let record = ready.get_inner_mut().next();
-            let Some(denial) = record.map(|bytes| sys::denial_from_bytes(&bytes)) else {
+            let Some(denial) = record.map(|bytes| sys::bytes::read::<abi::Denial>(&bytes)) else {
                 ready.clear_ready();
                 continue;
             };

@@ -146,7 +146,7 @@ impl Holds {
         loop {
             let mut ready = self.ring.readable_mut().await?;
             let record = ready.get_inner_mut().next();
-            let Some(event) = record.map(|bytes| sys::held_from_bytes(&bytes)) else {
+            let Some(event) = record.map(|bytes| sys::bytes::read::<abi::Held>(&bytes)) else {
                 ready.clear_ready();
                 continue;
             };

@@ -328,12 +328,8 @@ impl Drop for Leg {
 
 fn ask(look: &OwnedFd, question: &abi::LegQuestion) -> io::Result<abi::LegAnswer> {
     let mut out = [0; size_of::<abi::LegQuestion>()];
-    let ran = sys::run_program(
-        look.as_fd(),
-        &sys::leg_question_to_bytes(question),
-        &mut out,
-    )?;
-    let answer = sys::leg_answer_from_bytes(&out);
+    let ran = sys::run_program(look.as_fd(), sys::bytes::of(question), &mut out)?;
+    let answer = sys::bytes::read::<abi::LegAnswer>(&out);
     answer
         .filter(|_| ran == 0)
         .ok_or_else(|| io::Error::other("leg_look failed"))

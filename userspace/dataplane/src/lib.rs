@@ -147,7 +147,7 @@ pub use splice::{
     adopt::{NotResumed, Resumed, fingerprint},
     cookie,
 };
-pub use sys::link_to_cgroup;
+pub use sys::{SendRing, Sending, link_to_cgroup};
 pub use tables::InstallError;
 pub use tap_outcomes::Settled;
 pub use untouched::Untouched;

@@ -1,7 +1,9 @@
 //! Everything `unsafe`: socket options and questions to bpf(2) that no crate wraps, and the promise
 //! that the shared layout is plain bytes.
 
+pub(crate) mod bytes;
 mod ring;
+mod send_ring;
 
 use std::{
     ffi::CString,
@@ -15,102 +17,13 @@ use std::{
     path::Path,
 };
 
-use aya::{
-    Pod,
-    maps::{MapData, RingBuf},
-};
-use ebpf::abi;
+use aya::maps::{MapData, RingBuf};
 use nix::libc;
 use tokio::io::{Interest, unix::AsyncFd};
 
+pub(crate) use bytes::PodOf;
 pub(crate) use ring::Ring;
-
-/// A type from `abi.h`, as a map's key or value.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-pub(crate) struct PodOf<T>(pub(crate) T);
-
-/// Types with no padding that the compiler put in, and no invalid bit pattern.
-trait PlainBytes: Copy + 'static {}
-impl PlainBytes for abi::AgentSettings {}
-impl PlainBytes for abi::Quota {}
-impl PlainBytes for abi::Adoption {}
-impl PlainBytes for abi::Policy {}
-impl PlainBytes for abi::Rule {}
-impl PlainBytes for abi::RuleSet {}
-impl PlainBytes for abi::UidKey {}
-impl PlainBytes for abi::GidKey {}
-impl PlainBytes for abi::CgroupKey {}
-impl PlainBytes for abi::NetnsKey {}
-impl PlainBytes for abi::Endpoint {}
-impl PlainBytes for abi::Opener {}
-impl PlainBytes for abi::Remembered {}
-impl PlainBytes for abi::Connect {}
-impl PlainBytes for abi::Held {}
-impl PlainBytes for abi::ConnectKey {}
-impl PlainBytes for abi::NetnsAgent {}
-impl PlainBytes for abi::Release {}
-impl PlainBytes for abi::BackendSlots {}
-impl PlainBytes for abi::DatabaseKey {}
-impl PlainBytes for abi::IncomingDial {}
-impl PlainBytes for abi::Decisions {}
-impl PlainBytes for abi::Meter {}
-impl PlainBytes for abi::TapOutcome {}
-impl PlainBytes for abi::SpliceSlot {}
-impl PlainBytes for abi::Splice {}
-impl PlainBytes for abi::ShortcutLimits {}
-impl PlainBytes for abi::ShortcutEnd {}
-impl PlainBytes for abi::ShortcutCount {}
-impl PlainBytes for abi::TurnCount {}
-impl PlainBytes for abi::NudgeCount {}
-impl PlainBytes for abi::EdgeSettings {}
-impl PlainBytes for abi::EdgePort {}
-impl PlainBytes for abi::EdgeRoot {}
-impl PlainBytes for abi::EdgeBlock {}
-impl PlainBytes for abi::EdgeLengths {}
-impl PlainBytes for abi::EdgeBucket {}
-impl PlainBytes for abi::EdgeLine {}
-impl PlainBytes for abi::EdgeRule {}
-impl PlainBytes for abi::EdgeRuleCount {}
-impl PlainBytes for abi::EdgeInterface {}
-impl PlainBytes for abi::EdgeBackend {}
-impl PlainBytes for abi::EdgeTurns {}
-impl PlainBytes for abi::EdgeTuple {}
-impl PlainBytes for abi::EdgeFlow {}
-
-// SAFETY: the types above are repr(C) integers and arrays of them; abi.h makes every
-// padding byte a field, which the generated assertions of offset and size hold it to.
-unsafe impl<T: PlainBytes> Pod for PodOf<T> {}
-
-/// Reads one record of the ring; None when it is shorter than a `Held`.
-pub(crate) fn held_from_bytes(bytes: &[u8]) -> Option<abi::Held> {
-    if bytes.len() < size_of::<abi::Held>() {
-        return None;
-    }
-    // SAFETY: long enough (checked), any bit pattern is a Held, and the read does not ask
-    // for alignment.
-    Some(unsafe { bytes.as_ptr().cast::<abi::Held>().read_unaligned() })
-}
-
-/// Reads the head of a record of the tap; None when there are too few bytes.
-pub(crate) fn tap_record_from_bytes(bytes: &[u8]) -> Option<abi::TapRecord> {
-    if bytes.len() < size_of::<abi::TapRecord>() {
-        return None;
-    }
-    // SAFETY: long enough (checked), any bit pattern is a record, and the read does not ask for
-    // alignment.
-    Some(unsafe { bytes.as_ptr().cast::<abi::TapRecord>().read_unaligned() })
-}
-
-/// Reads the record of a flow that begins; None when there are too few bytes.
-pub(crate) fn tap_begin_from_bytes(bytes: &[u8]) -> Option<abi::TapBegin> {
-    if bytes.len() < size_of::<abi::TapBegin>() {
-        return None;
-    }
-    // SAFETY: long enough (checked), any bit pattern is such a record, and the read does not ask for
-    // alignment.
-    Some(unsafe { bytes.as_ptr().cast::<abi::TapBegin>().read_unaligned() })
-}
+pub use send_ring::{SendRing, Sending};
 
 /// Makes a ring buffer of so many bytes: a power of two, and whole pages.
 pub(crate) fn make_ring(bytes: u32) -> io::Result<OwnedFd> {
@@ -140,68 +53,6 @@ pub(crate) fn make_ring(bytes: u32) -> io::Result<OwnedFd> {
     };
     // SAFETY: there are no pointers in it, and the kernel has just made the descriptor for us.
     unsafe { Ok(OwnedFd::from_raw_fd(bpf(BPF_MAP_CREATE, &mut attr)?)) }
-}
-
-/// The bytes of a question, as `splice_look` reads them.
-pub(crate) fn question_to_bytes(
-    question: &abi::SpliceQuestion,
-) -> [u8; size_of::<abi::SpliceQuestion>()] {
-    // SAFETY: repr(C) integers and arrays of them without padding, of this very size.
-    unsafe { std::mem::transmute_copy(question) }
-}
-
-/// Reads its answer; None when there are too few bytes.
-pub(crate) fn answer_from_bytes(bytes: &[u8]) -> Option<abi::SpliceAnswer> {
-    if bytes.len() < size_of::<abi::SpliceAnswer>() {
-        return None;
-    }
-    // SAFETY: long enough (checked), any bit pattern is an answer, and the read does not ask
-    // for alignment.
-    Some(unsafe { bytes.as_ptr().cast::<abi::SpliceAnswer>().read_unaligned() })
-}
-
-/// The bytes of a question, as `leg_look` reads them.
-pub(crate) fn leg_question_to_bytes(
-    question: &abi::LegQuestion,
-) -> [u8; size_of::<abi::LegQuestion>()] {
-    // SAFETY: repr(C) integers and arrays of them without padding, of this very size.
-    unsafe { std::mem::transmute_copy(question) }
-}
-
-/// Reads the answer of `leg_look`; None when there are too few bytes.
-pub(crate) fn leg_answer_from_bytes(bytes: &[u8]) -> Option<abi::LegAnswer> {
-    if bytes.len() < size_of::<abi::LegAnswer>() {
-        return None;
-    }
-    // SAFETY: long enough (checked), any bit pattern is an answer, and the read does not ask
-    // for alignment.
-    Some(unsafe { bytes.as_ptr().cast::<abi::LegAnswer>().read_unaligned() })
-}
-
-/// Reads one record of the ring of requests to serve namespaces; None when it is shorter than one.
-pub(crate) fn unserved_from_bytes(bytes: &[u8]) -> Option<abi::Unserved> {
-    if bytes.len() < size_of::<abi::Unserved>() {
-        return None;
-    }
-    // SAFETY: long enough (checked), any bit pattern is an Unserved, and the read does not ask
-    // for alignment.
-    Some(unsafe { bytes.as_ptr().cast::<abi::Unserved>().read_unaligned() })
-}
-
-/// Reads one record of the ring of denials; None when it is shorter than one.
-pub(crate) fn denial_from_bytes(bytes: &[u8]) -> Option<abi::Denial> {
-    if bytes.len() < size_of::<abi::Denial>() {
-        return None;
-    }
-    // SAFETY: long enough (checked), any bit pattern is a Denial, and the read does not ask for alignment.
-    Some(unsafe { bytes.as_ptr().cast::<abi::Denial>().read_unaligned() })
-}
-
-/// Reads what an iterator tells of flows that are refused the shortcut; a last one that is cut off is left out.
-pub(crate) fn refusals_from_bytes(bytes: &[u8]) -> impl Iterator<Item = abi::ShortcutRefusal> + '_ {
-    let each = bytes.chunks_exact(size_of::<abi::ShortcutRefusal>());
-    // SAFETY: as long as one, any bit pattern is one, and the read does not ask for alignment.
-    each.map(|one| unsafe { one.as_ptr().cast::<abi::ShortcutRefusal>().read_unaligned() })
 }
 
 /// Registers the ring with the runtime.

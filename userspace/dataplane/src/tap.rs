@@ -364,14 +364,14 @@ impl TapReader {
 }
 
 fn event<'a>(bytes: &'a [u8], names: &Names) -> Option<(SockCookie, TapEvent<'a>)> {
-    let record = sys::tap_record_from_bytes(bytes)?;
+    let record = sys::bytes::read::<abi::TapRecord>(bytes)?;
     let direction = match record.is_request {
         0 => Direction::Responses,
         _ => Direction::Requests,
     };
     let event = match u32::from(record.kind) {
         abi::TAP_BEGIN => {
-            let begin = sys::tap_begin_from_bytes(bytes)?;
+            let begin = sys::bytes::read::<abi::TapBegin>(bytes)?;
             TapEvent::Begins(Box::new(flow(&begin.connect, &begin.client, names)))
         }
         abi::TAP_START => TapEvent::Starts(direction, record.seq),

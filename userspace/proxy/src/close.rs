@@ -8,7 +8,7 @@ use socket2::SockRef;
 use telemetry::{Metrics, Rarely};
 use tokio::{net::TcpStream, time};
 
-use super::{denied, read::CHUNK_BYTES};
+use super::{denied, outbox, read::CHUNK_BYTES};
 
 /// The interval at which [`end_all`] looks whether flows have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -129,8 +129,9 @@ pub(super) async fn sides(
 }
 
 /// Ends a connection with RST instead of FIN. The reset is sent now and not when the socket is
-/// closed, because the keeper may hold the socket, too.
+/// closed, because the keeper may hold the socket, too. Answers that were posted go before it.
 pub(super) fn reset(stream: &TcpStream) {
+    outbox::flush();
     if let Err(error) = SockRef::from(stream).set_linger(Some(Duration::ZERO)) {
         tracing::debug!(%error, "a connection is closed with FIN instead of RST");
     }

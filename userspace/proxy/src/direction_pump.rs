@@ -4,9 +4,10 @@ use std::{
     cell::RefCell,
     future::Future,
     io::{self, ErrorKind},
+    os::fd::RawFd,
     pin::Pin,
     sync::{Arc, atomic::Ordering::Relaxed},
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
@@ -17,6 +18,7 @@ use tokio::time::{self, Sleep};
 
 use super::{
     leg_io::LegIo,
+    outbox::{self, Fate, Parcel},
     passing::{Direction, Turn, Verdict},
     read::CHUNK_BYTES,
     reader::Reader,
@@ -42,6 +44,10 @@ pub(super) struct DirectionPump {
     pub direction: Direction,
     pub held_back: Vec<u8>,
     written: usize,
+    /// The number of bytes in front of `held_back` that were counted when they were posted.
+    counted: usize,
+    /// The bytes before `held_back` that are sent when the worker's turn is over, or were.
+    posted: Option<Parcel>,
     /// Set when the kernel may carry this direction.
     pub enrolled: Option<Arc<Splice>>,
     /// The bytes that the agent had read before `enrolled` was set.
@@ -135,6 +141,8 @@ impl DirectionPump {
             direction,
             held_back: Vec::new(),
             written: 0,
+            counted: 0,
+            posted: None,
             enrolled: None,
             read_before: 0,
             again: None,
@@ -161,7 +169,17 @@ impl DirectionPump {
 
     /// Whether both sides may still speak, and everything that was read is written on.
     pub(super) fn is_quiet(&self) -> bool {
-        self.state == State::Open && self.held_back.is_empty()
+        self.state == State::Open && self.held_back.is_empty() && self.is_sent()
+    }
+
+    /// Whether the bytes that were posted are in the socket, as far as it takes them now.
+    fn is_sent(&self) -> bool {
+        self.posted.as_ref().is_none_or(|posted| {
+            if !posted.is_sent() {
+                outbox::flush();
+            }
+            posted.is_sent()
+        })
     }
 
     /// Moves all bytes that can be moved, a chunk at a time through `buffer`: each is read, shown to
@@ -216,8 +234,42 @@ impl DirectionPump {
             if let Some(reason) = verdict.close {
                 self.state = State::Losing(reason);
             }
-            self.forward(verdict.passing.of(bytes), to)?;
+            // Of a flow that is not read the kernel may take over whenever nothing is under way.
+            let waker = (!reader.is_off()).then(|| cx.waker());
+            self.forward(verdict.passing.of(bytes), to, waker)?;
         }
+    }
+
+    /// Writes the bytes that were posted, now, and those that were held back.
+    pub(super) fn poll_flush_now(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &mut LegIo<'_>,
+    ) -> Poll<Result<(), Stop>> {
+        outbox::flush();
+        self.poll_flush(cx, to)
+    }
+
+    /// Notes what has become of the bytes that were posted.
+    fn take_fate(&mut self, to: &LegIo<'_>) -> Result<(), Stop> {
+        let Some(posted) = self.posted.take() else {
+            return Ok(());
+        };
+        let is_last = !self.held_back.is_empty() || self.state != State::Open;
+        if is_last || to.plain_socket().is_none() {
+            outbox::flush();
+        }
+        match posted.fate() {
+            Fate::Queued(posted) => self.posted = Some(posted),
+            Fate::Sent => {}
+            Fate::Left(mut left) => {
+                self.counted = left.len();
+                left.append(&mut self.held_back);
+                self.held_back = left;
+            }
+            Fate::Failed(error) => return Err(Stop::To(error)),
+        }
+        Ok(())
     }
 
     /// Writes the bytes that were held back.
@@ -226,6 +278,7 @@ impl DirectionPump {
         cx: &mut Context<'_>,
         to: &mut LegIo<'_>,
     ) -> Poll<Result<(), Stop>> {
+        self.take_fate(to)?;
         if self.held_back.is_empty() {
             return to.poll_flush(cx).map_err(Stop::To);
         }
@@ -234,7 +287,8 @@ impl DirectionPump {
             match to.try_write(rest) {
                 Ok(n) => {
                     self.written += n;
-                    self.count(n);
+                    self.count(n.saturating_sub(self.counted));
+                    self.counted = self.counted.saturating_sub(n);
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
                 Err(e) => return Poll::Ready(Err(Stop::To(e))),
@@ -292,8 +346,24 @@ impl DirectionPump {
         passed.is_ok_and(|passed| passed > self.read())
     }
 
-    fn forward(&mut self, bytes: &[u8], to: &mut LegIo<'_>) -> Result<(), Stop> {
+    /// Writes bytes on, or posts them if there is a waker.
+    fn forward(
+        &mut self,
+        bytes: &[u8],
+        to: &mut LegIo<'_>,
+        waker: Option<&Waker>,
+    ) -> Result<(), Stop> {
         if bytes.is_empty() {
+            return Ok(());
+        }
+        if let (Some(waker), Some(socket)) = (waker, to.plain_socket())
+            && self.post(bytes, socket, waker)
+        {
+            self.count(bytes.len());
+            return Ok(());
+        }
+        if !self.is_sent() {
+            self.held_back.extend_from_slice(bytes);
             return Ok(());
         }
         let written = match to.try_write(bytes) {
@@ -306,6 +376,18 @@ impl DirectionPump {
             self.held_back.extend_from_slice(rest);
         }
         Ok(())
+    }
+
+    /// Posts bytes behind those that were posted before. False: they are to be written, if those are sent.
+    fn post(&mut self, bytes: &[u8], socket: RawFd, waker: &Waker) -> bool {
+        if self.posted.as_ref().is_some_and(|p| p.append(bytes)) {
+            return true;
+        }
+        if !self.is_sent() {
+            return false;
+        }
+        self.posted = outbox::post(socket, bytes, waker);
+        self.posted.is_some()
     }
 
     fn count(&mut self, bytes: usize) {

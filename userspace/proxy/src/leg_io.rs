@@ -3,7 +3,7 @@
 use std::{
     io::{self, ErrorKind},
     net::Shutdown,
-    os::fd::AsRawFd,
+    os::fd::{AsRawFd, RawFd},
     task::{Context, Poll, ready},
 };
 
@@ -37,6 +37,14 @@ impl LegIo<'_> {
             }
             Self::Tls(socket, tls) => tls.poll_read(cx, socket, buffer),
             Self::Waits(socket) => poll_end_of(cx, socket),
+        }
+    }
+
+    /// The socket, if bytes go to it as they are.
+    pub(super) fn plain_socket(&self) -> Option<RawFd> {
+        match self {
+            Self::Plain(socket) => Some(socket.as_raw_fd()),
+            Self::Tls(..) | Self::Waits(_) => None,
         }
     }
 

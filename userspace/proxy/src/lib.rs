@@ -30,6 +30,7 @@
 
 mod admission;
 mod adopt;
+mod busy_poll;
 mod caller;
 mod canary;
 mod choice;
@@ -49,6 +50,7 @@ pub mod keeper;
 mod leg_io;
 mod legs;
 mod marked;
+mod outbox;
 mod passing;
 pub mod paths;
 mod question;
@@ -78,12 +80,14 @@ pub use context::{IncomingListeners, ProxyContext};
 use dataplane::Holds;
 pub use denied::tell_denials;
 use keeper::Adopted;
+pub use outbox::SendRings;
 pub use question::candidate;
 pub use quotas::QuotaLimits;
 pub use resume::CarriedOn;
 pub(crate) use resume::carry_on;
 use tokio::sync::mpsc;
 pub use unsettled::Unsettled;
+pub use workers::WorkerOptions;
 
 /// Runs until the ring of held SYNs fails. Dropped, it stops taking flows in.
 ///
@@ -94,8 +98,8 @@ pub async fn run(
     entrances: IncomingListeners,
     holds: Holds,
     adopted: mpsc::UnboundedReceiver<Adopted>,
-    workers: usize,
+    options: WorkerOptions,
 ) -> anyhow::Result<()> {
-    let workers = workers::Workers::start(workers)?;
+    let workers = workers::Workers::start(options, &shared.metrics.busy_polls)?;
     intake::run(shared, entrances, holds, adopted, workers).await
 }

@@ -20,14 +20,14 @@ use telemetry::Metrics;
 use tokio::{io::Interest, net::TcpStream};
 
 use super::{
-    close,
+    busy_poll, close,
     context::ProxyContext,
     decode::Decoder,
     direction_pump::{CHUNK, DirectionPump, State, Stop},
     drain::Drain,
     entered::Entered,
     legs::{Legs, Refused},
-    marked,
+    marked, outbox,
     passing::Direction,
     reader::{Begins, Both, Reader},
     short_legs::SpokenSide,
@@ -102,6 +102,8 @@ pub(super) async fn to_the_end(
             _ = client.ready(Interest::ERROR) => Pause::Ended(CloseReason::ClientReset),
             () = corrupted => Pause::Ended(CloseReason::SpliceFailed),
         };
+        // Before a socket is closed, or carried by somebody else.
+        outbox::flush();
         match stop {
             Pause::Ended(reason) => return FlowEnd::closed(reason, far),
             Pause::Letter => {
@@ -206,6 +208,8 @@ impl Relay {
         database: &TcpStream,
         ride: &mut KernelCarry,
     ) -> Poll<Pause> {
+        busy_poll::turn();
+        outbox::flush_late();
         if self.up.flow.commands.is_full() {
             return Poll::Ready(Pause::Letter);
         }
@@ -481,7 +485,7 @@ impl Relay {
             Direction::ToClient => (&mut self.down, &mut database_leg, &mut client_leg),
         };
         let moved = if lost {
-            pump.poll_flush(cx, to)
+            pump.poll_flush_now(cx, to)
         } else {
             CHUNK.with_borrow_mut(|buffer| pump.poll(cx, buffer, from, to, &mut self.reader))
         };

@@ -7,9 +7,15 @@ use std::{
     thread,
 };
 
+use telemetry::BusyPollMetrics;
 use tokio::{net::TcpStream, runtime, sync::mpsc};
 
-use super::{entered::Entered, relay, resume};
+use super::{
+    busy_poll,
+    entered::Entered,
+    outbox::{self, Outbox, SendRings},
+    relay, resume,
+};
 
 /// The most flows that wait for a worker. A worker takes them as fast as it can start tasks; when
 /// the queue is full, intake waits.
@@ -22,14 +28,28 @@ pub(super) struct Pair {
     pub entered: Entered,
 }
 
+/// How workers work.
+pub struct WorkerOptions {
+    /// The rings by which they send: there are as many workers.
+    pub rings: SendRings,
+    /// Whether they look for what comes soon, instead of sleeping.
+    pub busy_poll: bool,
+}
+
 pub(super) struct Workers {
     queues: Vec<mpsc::Sender<Pair>>,
     next: AtomicUsize,
 }
 
 impl Workers {
-    pub(super) fn start(count: usize) -> io::Result<Self> {
-        let queues = (0..count).map(start_one).collect::<io::Result<_>>()?;
+    pub(super) fn start(options: WorkerOptions, metrics: &BusyPollMetrics) -> io::Result<Self> {
+        let busy_poll = options.busy_poll.then_some(metrics);
+        let queues = options
+            .rings
+            .each()
+            .enumerate()
+            .map(|(n, own)| start_one(n, own, busy_poll.cloned()))
+            .collect::<io::Result<_>>()?;
         Ok(Self {
             queues,
             next: AtomicUsize::new(0),
@@ -49,15 +69,28 @@ impl Workers {
     }
 }
 
-fn start_one(n: usize) -> io::Result<mpsc::Sender<Pair>> {
+fn start_one(
+    n: usize,
+    own: Option<Outbox>,
+    busy_poll: Option<BusyPollMetrics>,
+) -> io::Result<mpsc::Sender<Pair>> {
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
+        .on_thread_park(|| {
+            outbox::flush();
+            busy_poll::about_to_sleep();
+        })
+        .on_thread_unpark(busy_poll::woken)
         .build()?;
     let (queue, mut pairs) = mpsc::channel::<Pair>(QUEUE);
     thread::Builder::new()
         .name(format!("worker-{n}"))
         .spawn(move || {
+            outbox::install(own);
             runtime.block_on(async move {
+                if let Some(metrics) = busy_poll {
+                    busy_poll::install(metrics);
+                }
                 while let Some(pair) = pairs.recv().await {
                     if let Err(error) = move_here(pair) {
                         tracing::error!(%error, "cannot move a flow to its worker; it is closed");

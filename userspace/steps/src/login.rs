@@ -43,11 +43,11 @@ impl LoginSettings {
     ) -> Result<Option<Self>, String> {
         match (username, password_file) {
             (None, None) => Ok(None),
-            (Some(user), Some(file)) if file.is_absolute() => Ok(Some(Self { user, file })),
-            (Some(_), Some(file)) => Err(format!(
-                "password_file: expected an absolute path; found {}",
-                file.display()
-            )),
+            (Some(user), Some(file)) => {
+                let file = trusted::secret_path(&file);
+                let file = file.map_err(|why| format!("password_file: {why}"))?;
+                Ok(Some(Self { user, file }))
+            }
             (Some(_), None) => Err("username: expected with `password_file`".to_owned()),
             (None, Some(_)) => Err("password_file: expected with `username`".to_owned()),
         }

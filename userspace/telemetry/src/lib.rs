@@ -19,8 +19,9 @@ mod registered;
 pub use denials::{Denial, Denials, MAX_KEPT};
 pub use labels::{is_marks, series_of};
 pub use metrics::{
-    FlowMetrics, IntakeMetrics, KeeperMetrics, MARKED_RESULTS, MarkMetrics, Metrics, NOT_RELOADED,
-    RELOADED, SPLICE_OFF, SessionMetrics, SpliceMetrics, TlsMetrics,
+    BusyPollMetrics, FlowMetrics, IntakeMetrics, KeeperMetrics, MARKED_RESULTS, MarkMetrics,
+    Metrics, NOT_RELOADED, RELOADED, SPLICE_OFF, SendMetrics, SessionMetrics, SpliceMetrics,
+    TlsMetrics,
 };
 pub use rarely::Rarely;
 pub use registered::{counter, counters, counters_by, histogram};

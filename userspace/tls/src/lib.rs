@@ -43,7 +43,7 @@ use rustls::{
     version::{TLS12, TLS13},
 };
 pub use seen::{Seen, SeenBy};
-pub use settings::{Accepting, Dialling, RawDialling, TlsSettings, file};
+pub use settings::{Accepting, Dialling, RawDialling, TlsSettings, file, secret};
 pub use towards::Towards;
 
 /// The protocol versions: all that rustls has.

@@ -55,7 +55,7 @@ pub struct RawDialling {
     /// File with the certificate chain (PEM) that the server is shown. Needs `key`.
     #[schemars(extend("title" = "absolute path", "examples" = ["/etc/underpass/agent.crt"]))]
     cert: Option<String>,
-    /// File with the private key (PEM) of `cert`.
+    /// File with the private key (PEM) of `cert`. `${NAME}` in its path is a variable of the agent's environment.
     #[schemars(extend("title" = "absolute path", "examples" = ["/etc/underpass/agent.key"]))]
     key: Option<String>,
 }
@@ -68,7 +68,7 @@ impl RawDialling {
     pub fn read(self) -> Result<Dialling, String> {
         let own = match (self.cert, self.key) {
             (None, None) => None,
-            (Some(cert), Some(key)) => Some((file("cert", cert)?, file("key", key)?)),
+            (Some(cert), Some(key)) => Some((file("cert", cert)?, secret("key", key)?)),
             _ => {
                 let one = "`cert` and `key`, or neither; found one of them";
                 return Err(format!("expected both {one}"));
@@ -87,6 +87,14 @@ impl RawDialling {
             own,
         })
     }
+}
+
+/// Checks the path of a file with a secret, in which variables of the environment may stand.
+///
+/// # Errors
+/// The path depends on where the agent was started, or on a variable that is not there.
+pub fn secret(key: &str, path: String) -> Result<PathBuf, String> {
+    trusted::secret_path(&PathBuf::from(path)).map_err(|why| format!("{key}: {why}"))
 }
 
 /// Checks a file's path.

@@ -4,6 +4,7 @@
 //! - A file that is read ([`read`], [`File`]): a regular one, which belongs to a trusted user and which nobody else
 //!   can write to, in a folder ([`folder`]) where nobody else can put another one in its place.
 //! - A file that is written ([`open_to_append`]): the same, and no symbolic link.
+//! - A file with a secret: the same as one that is read, and its path may have variables ([`secret_path`]).
 //!
 //! Trusted are root, the agent's own user, and whoever became root by sudo(8): he could do it anyway.
 //!
@@ -11,6 +12,8 @@
 //! without waiting if it takes that place in between.
 
 #![forbid(unsafe_code)]
+
+mod secret;
 
 use std::{
     env,
@@ -32,6 +35,8 @@ use nix::{
     unistd::geteuid,
 };
 use thiserror::Error;
+
+pub use secret::secret_path;
 
 /// The write bits of a mode, for the group and for everybody.
 const GROUP_WRITES: u32 = 0o020;

@@ -49,9 +49,11 @@ const COPIED: [(&str, &str); 11] = [
 ];
 
 /// Folders of the checkout whose files are copied, with those beneath.
-const FOLDERS: [(&str, &str); 2] = [
+const FOLDERS: [(&str, &str); 4] = [
     ("docs", "usr/share/doc/underpass/docs"),
     ("config/examples", "usr/share/doc/underpass/examples"),
+    ("config/grafana", "usr/share/doc/underpass/grafana"),
+    ("config/prometheus", "usr/share/doc/underpass/prometheus"),
 ];
 
 /// A folder for files of the operator's.

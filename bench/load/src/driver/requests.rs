@@ -37,25 +37,21 @@ impl Requests {
         let values = Values::new(job, seed.value);
         let in_flight = (job.connections * job.depth).div_ceil(job.threads);
         let of_thread = |thread: usize| {
-            let source = |target| {
-                let place = Place {
-                    line: thread,
-                    lines: job.threads,
-                    target,
-                    targets,
-                };
-                Source::new(&job.keys, place, in_flight, seed.number)
+            let place = Place {
+                line: thread,
+                lines: job.threads,
             };
-            anyhow::Ok(Self {
+            let source = |_| Source::new(&job.keys, place, in_flight, seed.number);
+            Self {
                 mix: group.mix.clone(),
                 new_keys: job.operations.iter().map(|o| o.new_key).collect(),
-                sources: (0..targets).map(source).collect::<anyhow::Result<_>>()?,
+                sources: (0..targets).map(source).collect(),
                 turn: thread,
                 random: Random::new(seed.value, thread as u64),
                 values: values.for_thread(seed, thread as u64),
-            })
+            }
         };
-        (0..job.threads).map(of_thread).collect()
+        Ok((0..job.threads).map(of_thread).collect())
     }
 
     /// The next operation: its target, its place, and where its values come from.

@@ -1,34 +1,20 @@
 //! The choice of the next key.
 //!
 //! Every line (connections of one thread that do the same, towards one target) has a [`Source`] of
-//! its own: it draws only keys of its target, and the keys that it adds are no other line's.
+//! its own: the keys that it adds are no other line's.
 
 pub mod random;
 pub mod zipfian;
 
-use anyhow::ensure;
-
 use crate::workload::{Distribution, Keys};
-use random::{Random, mix};
+use random::Random;
 use zipfian::{Zipfian, fnv};
-
-/// The number of draws of another target's key after which the next key that fits is taken: with 64
-/// targets of equal share this happens once in 10^13 draws.
-const MAX_DRAWS: usize = 2_000;
 
 /// The keys that a line of one generator adds before it meets the next generator's: more than it
 /// can in a round.
 const ADDED_BY_ONE: u64 = 1 << 20;
 /// The keys that generators, in turn, leave out at their beginning; a prime.
 const STRIDE: u64 = 7_919;
-
-/// Returns the target, of this number of targets, to which a key belongs.
-pub fn target_of(key: u64, targets: usize) -> usize {
-    if targets <= 1 {
-        return 0;
-    }
-    (mix(key) % targets as u64) as usize
-}
 
 /// A line's place among the lines of a run.
 #[derive(Clone, Copy, Debug)]
@@ -37,10 +23,6 @@ pub struct Place {
     pub line: usize,
     /// The number of lines.
     pub lines: usize,
-    /// The target's number.
-    pub target: usize,
-    /// The number of targets.
-    pub targets: usize,
 }
 
 /// The keys of one line.
@@ -51,7 +33,7 @@ pub struct Source {
     place: Place,
     /// The position at which [`Choice::Sequential`] and [`Choice::Each`] go on.
     cursor: u64,
-    /// The keys beyond `count` that this line has tried: each `lines` apart.
+    /// The keys beyond `count` that this line has added: each `lines` apart.
     added: u64,
     /// The beginning of this generator's own keys among those beyond `count`.
     base: u64,
@@ -65,17 +47,14 @@ enum Choice {
     Zipfian(Zipfian),
     Latest(Zipfian),
     Sequential,
-    /// Takes every key once, in all lines of a target together.
+    /// Takes every key once, in all lines together.
     Each,
 }
 
 impl Source {
     /// Chooses as the job says; `in_flight` requests of this line may be under way at a time.
     /// Generators of another `number` add other keys, and go round from another one on.
-    ///
-    /// # Errors
-    /// When the target has no key.
-    pub fn new(keys: &Keys, place: Place, in_flight: usize, number: u64) -> anyhow::Result<Self> {
+    pub fn new(keys: &Keys, place: Place, in_flight: usize, number: u64) -> Self {
         let choice = match keys.distribution {
             Distribution::Uniform => Choice::Uniform,
             Distribution::Zipfian => Choice::Zipfian(Zipfian::to_scramble()),
@@ -83,7 +62,7 @@ impl Source {
             Distribution::Sequential => Choice::Sequential,
         };
         let spread = (keys.count / place.lines.max(1) as u64).saturating_mul(place.line as u64);
-        let source = Self {
+        Self {
             count: keys.count,
             choice,
             place,
@@ -91,17 +70,10 @@ impl Source {
             added: 0,
             base: number.wrapping_mul(ADDED_BY_ONE),
             unsettled: in_flight as u64,
-        };
-        ensure!(
-            (0..keys.count).any(|key| source.is_ours(key)),
-            "{} keys are too few for {} targets: one has none",
-            keys.count,
-            place.targets
-        );
-        Ok(source)
+        }
     }
 
-    /// Every key of the target once; the target's lines share them.
+    /// Every key once; the lines share them.
     pub fn each(count: u64, place: Place) -> Self {
         Self {
             count,
@@ -116,31 +88,24 @@ impl Source {
 
     /// A key that is there. None: there is no further one.
     pub fn existing(&mut self, random: &mut Random) -> Option<u64> {
+        let key = self.cursor;
         match self.choice {
-            Choice::Each => return self.each_next(),
-            Choice::Sequential => return Some(self.ours_from(self.cursor)),
-            Choice::Uniform | Choice::Zipfian(_) | Choice::Latest(_) => {}
-        }
-        for _ in 0..MAX_DRAWS {
-            let key = self.draw(random);
-            if self.is_ours(key) {
-                return Some(key);
+            Choice::Each => {
+                self.cursor += self.place.lines as u64;
+                (key < self.count).then_some(key)
             }
+            Choice::Sequential => {
+                self.cursor = self.cursor.wrapping_add(1);
+                Some(key % self.count.max(1))
+            }
+            Choice::Uniform | Choice::Zipfian(_) | Choice::Latest(_) => Some(self.draw(random)),
         }
-        let from = random.below(self.count);
-        Some(self.ours_from(from))
     }
 
     /// A key that nobody had.
     pub fn another(&mut self) -> u64 {
-        loop {
-            let key = self.added_key(self.added);
-            self.added += 1;
-            // One in `targets` is: this ends soon.
-            if self.is_ours(key) {
-                return key;
-            }
-        }
+        self.added += 1;
+        self.added_key(self.added - 1)
     }
 
     fn draw(&self, random: &mut Random) -> u64 {
@@ -163,35 +128,6 @@ impl Source {
         nth.wrapping_mul(self.place.lines as u64)
             .wrapping_add(self.count + self.place.line as u64)
     }
-
-    /// The next key of ours from here, round and round.
-    fn ours_from(&mut self, from: u64) -> u64 {
-        let mut key = from % self.count.max(1);
-        // Once around is enough: there is one, by construction.
-        for _ in 0..self.count {
-            if self.is_ours(key) {
-                break;
-            }
-            key = (key + 1) % self.count.max(1);
-        }
-        self.cursor = key + 1;
-        key
-    }
-
-    fn each_next(&mut self) -> Option<u64> {
-        while self.cursor < self.count {
-            let key = self.cursor;
-            self.cursor += self.place.lines as u64;
-            if self.is_ours(key) {
-                return Some(key);
-            }
-        }
-        None
-    }
-
-    fn is_ours(&self, key: u64) -> bool {
-        target_of(key, self.place.targets) == self.place.target
-    }
 }
 
 #[cfg(test)]
@@ -199,19 +135,14 @@ mod tests {
     use super::*;
 
     const COUNT: u64 = 1_000;
-    const ALONE: Place = Place {
-        line: 0,
-        lines: 1,
-        target: 0,
-        targets: 1,
-    };
+    const ALONE: Place = Place { line: 0, lines: 1 };
 
     fn source(distribution: Distribution, place: Place) -> Source {
         let keys = Keys {
             count: COUNT,
             distribution,
         };
-        Source::new(&keys, place, 4, 0).unwrap()
+        Source::new(&keys, place, 4, 0)
     }
 
     /// Counts how often each key came in 100,000 draws, the most frequent first.
@@ -280,31 +211,19 @@ mod tests {
     fn lines_share_what_is_to_be_done_once_and_never_what_they_add() {
         let mut random = Random::new(1, 0);
         let (mut each, mut added) = (Vec::new(), Vec::new());
-        for target in 0..2 {
-            for line in 0..3 {
-                let place = Place {
-                    line,
-                    lines: 3,
-                    target,
-                    targets: 2,
-                };
-                let mut once = Source::each(COUNT, place);
-                each.extend(std::iter::from_fn(|| once.existing(&mut random)));
-                let place = Place {
-                    line: line + 3 * target,
-                    lines: 6,
-                    ..place
-                };
-                let mut source = source(Distribution::Uniform, place);
-                added.extend((0..100).map(|_| source.another()));
-            }
+        for line in 0..3 {
+            let place = Place { line, lines: 3 };
+            let mut once = Source::each(COUNT, place);
+            each.extend(std::iter::from_fn(|| once.existing(&mut random)));
+            let mut source = source(Distribution::Uniform, place);
+            added.extend((0..100).map(|_| source.another()));
         }
         each.sort_unstable();
         assert_eq!(each, (0..COUNT).collect::<Vec<_>>());
         added.sort_unstable();
         assert!(added[0] >= COUNT);
         added.dedup();
-        assert_eq!(added.len(), 600);
+        assert_eq!(added.len(), 300);
     }
 
     #[test]
@@ -315,7 +234,7 @@ mod tests {
         };
         let mut added: Vec<u64> = (0..5)
             .flat_map(|number| {
-                let mut source = Source::new(&keys, ALONE, 4, number).unwrap();
+                let mut source = Source::new(&keys, ALONE, 4, number);
                 let added: Vec<u64> = (0..50).map(|_| source.another()).collect();
                 // The keys that it reads are its own, or were there before.
                 let seen = draws(&mut source);
@@ -329,22 +248,5 @@ mod tests {
         added.sort_unstable();
         added.dedup();
         assert_eq!(added.len(), 250);
-    }
-
-    #[test]
-    fn a_target_without_a_key_is_refused() {
-        let keys = Keys {
-            count: 1,
-            distribution: Distribution::Uniform,
-        };
-        let refused = (0..2).filter(|target| {
-            let place = Place {
-                target: *target,
-                targets: 2,
-                ..ALONE
-            };
-            Source::new(&keys, place, 1, 0).is_err()
-        });
-        assert_eq!(refused.count(), 1);
     }
 }

@@ -36,7 +36,7 @@ use protocol::Protocol;
 pub enum Purpose {
     /// The operations are those that the job mixes.
     Measure,
-    /// Each key is used once, then the run ends.
+    /// Each key is used once at each target, then the run ends.
     Fill,
 }
 
@@ -81,16 +81,11 @@ impl<P: Protocol> Engine<P> {
                     Place {
                         line: number,
                         lines: lines.len(),
-                        target: line.seat.target,
-                        targets: targets.len(),
                     },
                     line.connections * job.depth,
                     seed.number,
-                )?,
-                Purpose::Fill => Source::each(
-                    job.keys.count,
-                    line.among_its_targets(&lines, targets.len()),
                 ),
+                Purpose::Fill => Source::each(job.keys.count, line.among_its_targets(&lines)),
             };
             let lane = lanes
                 .get_mut(line.seat.thread)
@@ -160,13 +155,11 @@ impl LinePlan {
     }
 
     /// Returns the line's place among the lines of its target.
-    fn among_its_targets(&self, lines: &[Self], targets: usize) -> Place {
+    fn among_its_targets(&self, lines: &[Self]) -> Place {
         let same = || lines.iter().filter(|l| l.seat.target == self.seat.target);
         Place {
             line: same().take_while(|l| l.seat != self.seat).count(),
             lines: same().count(),
-            target: self.seat.target,
-            targets,
         }
     }
 }

@@ -77,9 +77,6 @@ fn the_rate_is_kept_over_threads_connections_and_targets() {
     assert!((1_996..=2_004).contains(&scheduled), "{scheduled}");
     assert_eq!((answer.ops(), answer.errors), (scheduled, 0));
     assert!(answer.lateness.count() > scheduled / 2);
-    assert_eq!(answer.intervals.len(), 4);
-    let first = answer.intervals[0].ops;
-    assert!((300..=502).contains(&first), "{first}");
     assert!((0.9..1.5).contains(&answer.seconds), "{}", answer.seconds);
     // Half of it each.
     for server in &servers {

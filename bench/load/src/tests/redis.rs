@@ -1,4 +1,4 @@
-//! Redis, raw and by its driver; connections, targets and errors in general.
+//! Redis; connections, targets and errors in general.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,10 +8,9 @@ use std::{
 
 use super::{command, connect, job, operation, server::Server, work};
 use crate::{
-    keys::target_of,
     order::Order,
     prepare,
-    workload::{Client, Distribution, Job, Keys, Operation, Protocol, Step},
+    workload::{Distribution, Job, Keys, Operation, Protocol, Step},
 };
 
 fn redis(steps: Vec<Step>) -> Job {
@@ -24,67 +23,48 @@ fn ok() -> Server {
 
 #[test]
 fn commands_have_their_words() {
-    for client in [Client::Raw, Client::Driver] {
-        let server = ok();
-        let words = ["HSET", "h:{key:text}", "f{int:9}", "{text:8}"];
-        let job = Job {
-            client,
-            ..redis(vec![command(&words, 3)])
-        };
-        let answer = work(&job, &[server.addr], 0.1).unwrap();
-        assert_eq!((answer.errors, answer.first_error), (0, None));
-        let asked = server.asked();
-        let asked: Vec<_> = asked.iter().filter(|(_, w)| w[0] == "HSET").collect();
-        assert_eq!(asked.len() % 3, 0);
-        assert_eq!(asked.len() as u64 / 3, answer.latencies.count());
-        let mut keys = BTreeSet::new();
-        for (_, words) in asked {
-            keys.insert(words[1].clone());
-            assert!(words[1].starts_with("h:user"), "{words:?}");
-            assert!(words[2].len() == 2 && words[3].len() == 8, "{words:?}");
-        }
-        // Each of a pipeline has a key of its own.
-        assert!(keys.len() > 2, "{keys:?}");
-        let counts_bytes = answer.bytes > 0;
-        assert_eq!(counts_bytes, client == Client::Raw);
+    let server = ok();
+    let words = ["HSET", "h:{key:text}", "f{bigint}", "{text:8}"];
+    let answer = work(&redis(vec![command(&words, 3)]), &[server.addr], 0.1).unwrap();
+    assert_eq!((answer.errors, answer.first_error), (0, None));
+    let asked = server.asked();
+    assert_eq!(asked.len() % 3, 0);
+    assert_eq!(asked.len() as u64 / 3, answer.latencies.count());
+    let mut keys = BTreeSet::new();
+    for (_, words) in asked {
+        keys.insert(words[1].clone());
+        assert!(words[1].starts_with("h:user"), "{words:?}");
+        assert!(words[2].len() > 1 && words[3].len() == 8, "{words:?}");
     }
+    // Each of a pipeline has a key of its own.
+    assert!(keys.len() > 2, "{keys:?}");
+    assert!(answer.bytes > 0);
 }
 
 #[test]
 fn errors_are_counted_and_the_connection_goes_on() {
-    for client in [Client::Raw, Client::Driver] {
-        let server = Server::start(|_, words| {
-            let is_get = words[0] == "GET";
-            Some(
-                if is_get {
-                    "-WRONGTYPE no\r\n"
-                } else {
-                    "*2\r\n:1\r\n$1\r\nx\r\n"
-                }
-                .into(),
-            )
-        });
-        let mut job = redis(vec![command(&["GET", "{key}"], 1)]);
-        job.client = client;
-        job.operations
-            .push(operation("other", vec![command(&["TIME"], 2)]));
-        let answer = work(&job, &[server.addr], 0.2).unwrap();
-        assert!(answer.errors > 5 && answer.ops() > 5, "{answer:?}");
-        let why = answer.first_error.unwrap();
-        assert!(why.contains("WRONGTYPE"), "{why}");
-    }
+    let server = Server::start(|_, words| {
+        let answer = match &*words[0] {
+            "GET" => "-WRONGTYPE no\r\n",
+            _ => "*2\r\n:1\r\n$1\r\nx\r\n",
+        };
+        Some(answer.into())
+    });
+    let mut job = redis(vec![command(&["GET", "{key}"], 1)]);
+    job.operations
+        .push(operation("other", vec![command(&["TIME"], 2)]));
+    let answer = work(&job, &[server.addr], 0.2).unwrap();
+    assert!(answer.errors > 5 && answer.ops() > 5, "{answer:?}");
+    let why = answer.first_error.unwrap();
+    assert!(why.contains("WRONGTYPE"), "{why}");
 }
 
 #[test]
 fn a_lost_connection_ends_the_work() {
-    for client in [Client::Raw, Client::Driver] {
-        let server = Server::start(|nth, _| (nth < 20).then(|| "+OK\r\n".into()));
-        let mut job = redis(vec![command(&["PING"], 1)]);
-        job.client = client;
-        let error = work(&job, &[server.addr], 5.0).unwrap_err();
-        let error = format!("{error:#}");
-        assert!(error.contains("connection"), "{error}");
-    }
+    let server = Server::start(|nth, _| (nth < 20).then(|| "+OK\r\n".into()));
+    let error = work(&redis(vec![command(&["PING"], 1)]), &[server.addr], 5.0);
+    let error = format!("{:#}", error.unwrap_err());
+    assert!(error.contains("connection"), "{error}");
     let server = Server::start(|_, _| Some("what?\r\n".into()));
     let error = work(&redis(vec![command(&["PING"], 1)]), &[server.addr], 5.0);
     let error = format!("{:#}", error.unwrap_err());
@@ -132,7 +112,7 @@ fn operations_have_their_connections() {
 }
 
 #[test]
-fn keys_go_to_their_target_alone_and_the_fill_misses_none() {
+fn the_fill_misses_no_key_and_no_key_is_added_twice() {
     const KEYS: u64 = 500;
     let servers: Vec<_> = (0..3).map(|_| ok()).collect();
     let targets: Vec<_> = servers.iter().map(|s| s.addr).collect();
@@ -157,35 +137,30 @@ fn keys_go_to_their_target_alone_and_the_fill_misses_none() {
             ..operation("add", vec![command(&["ADD", "{key}"], 1)])
         };
         job.operations.push(add);
-        let at_right_target = |kind: &str| {
-            let mut seen: Vec<u64> = Vec::new();
-            for (number, server) in servers.iter().enumerate() {
-                for (_, words) in server.log.lock().unwrap().drain(..) {
-                    if words[0] == kind {
-                        let key = words[1].parse().unwrap();
-                        assert_eq!(target_of(key, 3), number, "{key}");
-                        seen.push(key);
-                    }
-                }
-            }
-            seen.sort_unstable();
-            seen
+        let seen = |server: &Server, kind: &str| {
+            let log = std::mem::take(&mut *server.log.lock().unwrap());
+            let of_kind = log.into_iter().filter(|(_, words)| words[0] == kind);
+            let mut keys: Vec<u64> = of_kind.map(|(_, w)| w[1].parse().unwrap()).collect();
+            keys.sort_unstable();
+            keys
         };
-        // The fill writes every key; a pipeline's last request may do one twice.
+        // The fill writes every key everywhere; a pipeline's last request may do one twice.
         prepare(&job, &targets, None).unwrap();
-        let mut filled = at_right_target("SET");
-        assert!(filled.len() < KEYS as usize + 20, "{}", filled.len());
-        filled.dedup();
-        assert_eq!(filled, (0..KEYS).collect::<Vec<_>>());
-
+        for server in &servers {
+            let mut filled = seen(server, "SET");
+            assert!(filled.len() < KEYS as usize + 20, "{}", filled.len());
+            filled.dedup();
+            assert_eq!(filled, (0..KEYS).collect::<Vec<_>>());
+        }
+        // Taking the log forgets the others: look at what was added in a run of its own.
         work(&job, &targets, 0.1).unwrap();
-        // Draining forgets the others: look at what was added in a run of its own.
-        let read = at_right_target("SET");
+        let read: Vec<u64> = servers.iter().flat_map(|s| seen(s, "SET")).collect();
         let is_new_read = distribution == Distribution::Latest;
         assert!(read.len() > 50);
         assert!(is_new_read || read.iter().all(|key| *key < KEYS));
         work(&job, &targets, 0.1).unwrap();
-        let mut added = at_right_target("ADD");
+        let mut added: Vec<u64> = servers.iter().flat_map(|s| seen(s, "ADD")).collect();
+        added.sort_unstable();
         assert!(added.len() > 20 && added.iter().all(|key| *key >= KEYS));
         let count = added.len();
         added.dedup();

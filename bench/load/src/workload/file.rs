@@ -3,11 +3,12 @@
 use std::{collections::BTreeMap, collections::BTreeSet, fs, path::Path};
 
 use anyhow::{Context, ensure};
+use report::schema::{Origin, Published};
 use serde::Deserialize;
 
 use super::{
-    Client, Database, Distribution, Job, Keys, Operation, Origin, Protocol, Published, Topology,
-    Variant, Workload, check, one,
+    Client, Database, Distribution, Job, Keys, Operation, Protocol, Topology, Variant, Workload,
+    check, one,
 };
 
 /// All workloads of a folder (`*.toml`), by name.
@@ -59,7 +60,10 @@ pub fn read_file(path: &Path) -> anyhow::Result<Workload> {
 }
 
 /// A workload of this name from the text of its file.
-pub(super) fn parse(name: &str, text: &str) -> anyhow::Result<Workload> {
+///
+/// # Errors
+/// The text is wrong: says what is.
+pub fn parse(name: &str, text: &str) -> anyhow::Result<Workload> {
     let file: File = toml::from_str(text)?;
     file.checked(name)
 }

@@ -49,7 +49,7 @@ pub fn job(binds: &[&str]) -> Job {
         cql: "INSERT INTO k.t (a, b) VALUES (?, ?)".into(),
         bind: binds.iter().map(bind).collect(),
     };
-    let mut job = file::parse("mix", FILE).unwrap().variants.remove(0).job;
+    let mut job = parse("mix", FILE).unwrap().variants.remove(0).job;
     job.rate = None;
     job.operations.truncate(1);
     job.operations[0].steps = vec![statement];
@@ -57,12 +57,12 @@ pub fn job(binds: &[&str]) -> Job {
 }
 
 fn error(text: &str) -> String {
-    format!("{:#}", file::parse("mix", text).unwrap_err())
+    format!("{:#}", parse("mix", text).unwrap_err())
 }
 
 #[test]
 fn a_file_is_one_variant_of_its_name() {
-    let workload = file::parse("mix", FILE).unwrap();
+    let workload = parse("mix", FILE).unwrap();
     let [variant] = &workload.variants[..] else {
         panic!("{:?}", workload.variants)
     };
@@ -101,7 +101,7 @@ depth = 8
 operation.read.weight = 0
 "#
     );
-    let variants = file::parse("mix", &text).unwrap().variants;
+    let variants = parse("mix", &text).unwrap().variants;
     let ids: Vec<_> = variants.iter().map(|v| &*v.id).collect();
     assert_eq!(ids, ["mix-readers", "mix-4-0"]);
     let readers = &variants[0];

@@ -47,12 +47,12 @@ mod tests {
         assert_eq!(parse("SET").unwrap(), [literal("SET")]);
         assert_eq!(parse("{key}").unwrap(), [Part::Bind(Bind::Key)]);
         assert_eq!(
-            parse("a:{key:text}:b{int:3}").unwrap(),
+            parse("a:{key:text}:b{text:3}").unwrap(),
             [
                 literal("a:"),
                 Part::Bind(Bind::KeyText),
                 literal(":b"),
-                Part::Bind(Bind::Int(3))
+                Part::Bind(Bind::Text(3))
             ]
         );
         assert_eq!(parse("").unwrap(), [literal("")]);

@@ -1,13 +1,11 @@
-//! The cost of BPF programs under load: how often each ran, for how long on average, and the number
-//! of machine instructions that it became.
+//! The cost of BPF programs under load: how often each ran, for how long on average, and the size
+//! of what it became after translation to the machine's instructions.
 //!
 //! The kernel counts runs only while somebody asks for it, and then reads the clock before and
 //! after each. That slows every run down, and part of it is in the mean: measure latency without a
 //! [`Counter`], and compare means with means.
 
 mod held;
-mod image;
-mod machine;
 
 use std::{collections::BTreeMap, os::fd::OwnedFd};
 
@@ -28,10 +26,7 @@ pub struct ProgramCost {
     pub runs: u64,
     /// The mean time of a run, in ns; 0 when there was none.
     pub mean_ns: f64,
-    /// The instructions after translation to the machine's, all of its functions together; None:
-    /// the machine is no x86-64, or the kernel does not show them (`kptr_restrict`, no JIT).
-    pub jited_instructions: Option<u64>,
-    /// The size of those instructions.
+    /// The size after translation to the machine's instructions, all of its functions together.
     pub jited_bytes: u64,
     /// The BPF instructions that the verifier looked at, each as often as it did so.
     pub verified_instructions: u64,
@@ -93,7 +88,6 @@ impl Counter {
             } else {
                 time_ns as f64 / count as f64
             },
-            jited_instructions: image::read(info).and_then(|image| machine::instructions(&image)),
             jited_bytes: info.size_jitted().into(),
             verified_instructions: info.verified_instruction_count().unwrap_or(0).into(),
         }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use cql_node::{Node, NodeOptions};
-use peers::{Found, Overrides, Peer, Setup, Traffic};
+use peers::{Found, Overrides, Peer, Setup};
 
 pub const ERROR: u8 = 0x00;
 pub const READY: u8 = 0x02;
@@ -70,7 +70,7 @@ fn text(of: &str) -> Vec<u8> {
 
 /// The peer, if this host has it. haproxy and nginx come from Debian, so their absence is a
 /// skip that counts; the others are a bonus.
-pub fn found(test: &str, name: &str) -> Option<(&'static dyn Peer, Found)> {
+pub fn found(test: &str, name: &str) -> Option<(&'static Peer, Found)> {
     let peer = peers::named(name).unwrap();
     match peer.find(&Overrides::default()) {
         Ok(found) => {
@@ -96,8 +96,6 @@ pub fn setup(folder: &Path, nodes: &[Node]) -> Setup {
     Setup {
         host: std::net::Ipv4Addr::LOCALHOST,
         backends: nodes.iter().map(Node::addr).collect(),
-        credentials: None,
-        traffic: Traffic::Cql,
         folder: folder.to_owned(),
     }
 }

@@ -6,8 +6,7 @@ use crate::{
     metric::Metric,
     number,
     schema::{Experiment, Run, Series},
-    sequential::{self, NARROW_RATIO, NARROW_US},
-    stats::Spread,
+    sequential::{self, Estimate, NARROW_RATIO, NARROW_US},
     view::{AGAIN, DIRECT, paired},
 };
 
@@ -15,26 +14,13 @@ use crate::{
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// The bar holds: with all of the interval, or with the median of one that is narrow.
-    Met(Value),
+    Met(Estimate),
     /// The bar does not hold, likewise.
-    Missed(Value),
+    Missed(Estimate),
     /// The bound is in a wide interval, which has this reason.
-    Undecided(Value, &'static str),
+    Undecided(Estimate, &'static str),
     /// Nobody knows, for this reason.
     NotMeasured(String),
-}
-
-/// A figure that is held against a bound, with its interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Value {
-    /// The median of the rounds, or a figure of them all.
-    pub figure: f64,
-    /// Where its interval begins.
-    pub low: f64,
-    /// Where its interval ends.
-    pub high: f64,
-    /// The rounds that it is of.
-    pub rounds: usize,
 }
 
 impl Bar {
@@ -73,21 +59,18 @@ impl Bar {
             }
         } else {
             let figures = self.measure.figures(experiment, self.path)?;
-            let spread = Spread {
-                median: value.figure,
-                low: value.low,
-                high: value.high,
-                rounds: value.rounds,
-            };
-            Verdict::Undecided(value, sequential::why_wide(&figures, &spread))
+            Verdict::Undecided(value, sequential::why_wide(&figures, &value))
         })
     }
 }
 
+/// The chance that two directs which are the same are found to differ: two figures of each of eight experiments share the error.
+pub(super) const AGAIN_CHANCE: f64 = sequential::ERROR / 16.0;
+
 /// Why an experiment's two directs differ; None: they do not, or there are not two.
 pub fn again_differs(experiment: &Experiment) -> Option<String> {
     let differs = |measure: Measure, same: f64| {
-        let value = measured(measure, experiment, AGAIN).ok()?;
+        let value = again(measure, experiment)?;
         let is_same = value.low <= same && same <= value.high;
         (!is_same).then(|| {
             let [figure, low, high] =
@@ -98,16 +81,18 @@ pub fn again_differs(experiment: &Experiment) -> Option<String> {
     differs(Measure::Ratio(Metric::OpS), 1.0).or_else(|| differs(Measure::Added(Metric::P50), 0.0))
 }
 
+/// How the second direct differs from the first; None: there is no figure.
+pub(super) fn again(measure: Measure, experiment: &Experiment) -> Option<Estimate> {
+    let figures = measure.figures(experiment, AGAIN).ok()?;
+    measure.estimate(&figures, AGAIN_CHANCE)
+}
+
 /// A path's figure in an experiment.
 ///
 /// # Errors
 /// There is none, for this reason.
-pub(super) fn measured(
-    measure: Measure,
-    experiment: &Experiment,
-    path: &str,
-) -> Result<Value, String> {
-    for name in [path, DIRECT] {
+fn measured(measure: Measure, experiment: &Experiment, path: &str) -> Result<Estimate, String> {
+    for name in [path, DIRECT, AGAIN] {
         let errors = experiment.series(name).map_or(0, Series::errors);
         if errors > 0 {
             let errors = number::grouped(errors as f64);
@@ -119,7 +104,7 @@ pub(super) fn measured(
     if let Measure::RssMib | Measure::HandOver = measure {
         // A maximum has no interval: one round above the bound is above it.
         let figure = figures.iter().copied().fold(f64::NAN, f64::max);
-        return Ok(Value {
+        return Ok(Estimate {
             figure,
             low: figure,
             high: figure,
@@ -127,14 +112,41 @@ pub(super) fn measured(
         });
     }
     let least = sequential::LEAST_ROUNDS;
-    let spread = sequential::interval(&figures);
-    let spread = spread.ok_or_else(|| format!("rounds: {rounds}, of the {least} it takes"))?;
-    Ok(Value {
-        figure: spread.median,
-        low: spread.low,
-        high: spread.high,
-        rounds: spread.rounds,
-    })
+    let estimate = measure.estimate(&figures, sequential::chance(rounds));
+    estimate.ok_or_else(|| format!("rounds: {rounds}, of the {least} it takes"))
+}
+
+/// The reference of a path, round by round: the mean of both directs, which scatters less than one of them; the first alone
+/// for the second, and where there is no second. Of ratios it is the geometric mean.
+struct Directs<'a> {
+    first: &'a Series,
+    second: Option<&'a Series>,
+}
+
+impl<'a> Directs<'a> {
+    fn of(experiment: &'a Experiment, path: &str) -> Option<Self> {
+        Some(Self {
+            first: experiment.series(DIRECT)?,
+            second: experiment.series(AGAIN).filter(|_| path != AGAIN),
+        })
+    }
+
+    /// A path's figures with direct's, of the rounds that all have.
+    fn paired(&self, path: &Series, metric: Metric, mean: fn(f64, f64) -> f64) -> Vec<(f64, f64)> {
+        let Some(second) = self.second else {
+            return paired(path, self.first, metric);
+        };
+        let rounds = path
+            .rounds
+            .iter()
+            .zip(&self.first.rounds)
+            .zip(&second.rounds);
+        let figures = rounds.filter_map(|((path, first), second)| {
+            let direct = mean(metric.of(first)?, metric.of(second)?);
+            Some((metric.of(path)?, direct))
+        });
+        figures.collect()
+    }
 }
 
 impl Measure {
@@ -146,25 +158,23 @@ impl Measure {
                 reason.map_or_else(|| format!("no figure of {name}"), Clone::clone)
             })
         };
-        let (ours, direct) = (series(path)?, series(DIRECT)?);
-        let ratios = |other: &Series, metric| {
-            let pairs = paired(ours, other, metric).into_iter();
-            let pairs = pairs.filter(|(_, other)| *other > 0.0);
+        let ours = series(path)?;
+        let directs =
+            Directs::of(experiment, path).ok_or_else(|| format!("no figure of {DIRECT}"))?;
+        let ratios = |pairs: Vec<(f64, f64)>| {
+            let pairs = pairs.into_iter().filter(|(_, other)| *other > 0.0);
             pairs.map(|(ours, other)| ours / other).collect()
         };
+        let added = |series, metric| {
+            let pairs = directs.paired(series, metric, f64::midpoint).into_iter();
+            pairs.map(|(path, direct)| path - direct)
+        };
         Ok(match self {
-            Self::Ratio(metric) => ratios(direct, metric),
-            Self::Against(other, metric) => ratios(series(other)?, metric),
-            Self::Added(metric) => {
-                let pairs = paired(ours, direct, metric).into_iter();
-                pairs.map(|(ours, direct)| ours - direct).collect()
-            }
+            Self::Ratio(metric) => ratios(directs.paired(ours, metric, |a, b| (a * b).sqrt())),
+            Self::Against(other, metric) => ratios(paired(ours, series(other)?, metric)),
+            Self::Added(metric) => added(ours, metric).collect(),
             Self::Share(other, metric) => {
-                let added = |series| {
-                    let pairs = paired(series, direct, metric).into_iter();
-                    pairs.map(|(path, direct)| path - direct)
-                };
-                let both = added(ours).zip(added(series(other)?));
+                let both = added(ours, metric).zip(added(series(other)?, metric));
                 // Over the rounds in which the other adds anything.
                 let both = both.filter(|(_, other)| *other > 0.0);
                 both.map(|(ours, other)| ours / other).collect()
@@ -188,20 +198,23 @@ impl Measure {
         })
     }
 
+    /// The estimate of its figures.
+    fn estimate(self, figures: &[f64], chance: f64) -> Option<Estimate> {
+        match self {
+            Self::Ratio(_) | Self::Against(..) | Self::Share(..) => {
+                Estimate::of_ratios(figures, chance)
+            }
+            _ => Estimate::of(figures, chance),
+        }
+    }
+
     /// Whether a value's interval is so narrow that its median decides.
-    fn is_narrow(self, value: Value) -> bool {
+    fn is_narrow(self, value: Estimate) -> bool {
         let half = (value.high - value.low) / 2.0;
         match self {
             Self::Added(_) => half <= NARROW_US,
             _ => half <= NARROW_RATIO * value.figure.abs(),
         }
-    }
-}
-
-impl Value {
-    /// Whether it has no interval.
-    pub fn is_exact(&self) -> bool {
-        self.low == self.high
     }
 }
 

@@ -1,13 +1,11 @@
 //! Runs that never were: deterministic, by seed.
 
-#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 #![allow(
     clippy::allow_attributes,
     dead_code,
     reason = "each test uses its part of them"
 )]
-
-mod loads;
 
 use std::collections::BTreeMap;
 
@@ -21,7 +19,72 @@ use report::schema::{
     RunSettings, SCHEMA, Series, Source, Usage,
 };
 
-pub use loads::{COSTS, Cost, LOADS, Load};
+/// The cost of a path, relative to direct.
+#[derive(Clone, Copy)]
+pub struct Cost {
+    pub path: &'static str,
+    /// op/s ÷ direct.
+    pub op_s: f64,
+    /// Latency added, in µs.
+    pub added_us: f64,
+    /// The proxy's CPU for an operation, in µs.
+    pub cpu_us: f64,
+    pub rss_kib: u64,
+    /// Copies of each byte.
+    pub copies: u64,
+}
+
+pub const COSTS: [Cost; 5] = [
+    cost("direct", 1.0, 0.0, 0.0, 0, 0),
+    cost("bypass", 1.0, 0.0, 0.02, 7_300, 0),
+    cost("enrich", 0.84, 72.0, 11.0, 8_200, 2),
+    cost("haproxy", 0.74, 94.0, 14.5, 12_400, 2),
+    cost("nginx", 0.66, 127.0, 19.0, 9_900, 2),
+];
+
+const fn cost(
+    path: &'static str,
+    op_s: f64,
+    added_us: f64,
+    cpu_us: f64,
+    rss_kib: u64,
+    copies: u64,
+) -> Cost {
+    Cost {
+        path,
+        op_s,
+        added_us,
+        cpu_us,
+        rss_kib,
+        copies,
+    }
+}
+
+/// Experiments as direct carries them: id, workload, database, client, rate (0: a closed loop), nodes, op/s, median latency in µs.
+const LOADS: &str = "\
+    node-raw         node-raw     node      raw    0     1  92000 85
+    connect          connect      listener  raw    0     1  40000 20.5
+    stress-read      stress-read  cassandra driver 0     1  24000 311
+    stress-read-raw  stress-read  cassandra raw    0     1  27600 269
+    stress-write     stress-write cassandra driver 0     1  28100 264
+    stress-write-raw stress-write cassandra raw    0     1  31900 225
+    const-rate-1000  const-rate   cassandra raw    1000  1  1000  240
+    const-rate-2500  const-rate   cassandra raw    2500  1  2500  230
+    const-rate-5000  const-rate   cassandra raw    5000  1  5000  260
+    const-rate-10000 const-rate   cassandra raw    10000 1  10000 420
+    nodes-1          nodes        node      raw    5000  1  5000  90
+    nodes-2          nodes        node      raw    5000  2  5000  95
+    nodes-4          nodes        node      raw    5000  4  5000  104
+    nodes-10         nodes        node      raw    5000  10 5000  131
+    nodes-24         nodes        node      raw    5000  24 5000  190";
+
+struct Load {
+    rate: Option<f64>,
+    nodes: usize,
+    op_s: f64,
+    p50_us: f64,
+    is_raw: bool,
+}
 
 /// xorshift64*: a test needs no more.
 pub struct Random(u64);
@@ -49,7 +112,6 @@ pub const ROUNDS: usize = 5;
 /// In a histogram: enough for 99.9 %.
 const SAMPLES: u32 = 4000;
 const SECONDS: f64 = 3.0;
-const INTERVAL_MS: u64 = 100;
 /// The relative difference between rounds.
 const NOISE: f64 = 0.01;
 /// Bytes of an operation, request and response.
@@ -64,7 +126,7 @@ pub fn run(seed: u64) -> Run {
 pub fn run_of(seed: u64, costs: &[Cost]) -> Run {
     let mut random = Random::new(seed);
     let experiments = LOADS
-        .iter()
+        .lines()
         .map(|load| experiment(&mut random, load, costs))
         .collect();
     let pairs = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
@@ -100,7 +162,6 @@ pub fn run_of(seed: u64, costs: &[Cost]) -> Run {
             seconds: SECONDS,
             warm_up_seconds: 2.0,
             turn_seconds: 0.5,
-            interval_ms: INTERVAL_MS,
             seed,
         },
         paths: paths(costs),
@@ -112,7 +173,6 @@ pub fn run_of(seed: u64, costs: &[Cost]) -> Run {
             experiment: "connect".into(),
             runs: 120_000,
             mean_ns: 412.5,
-            jited_instructions: Some(611),
             jited_bytes: 2900,
             verified_instructions: 8123,
         }],
@@ -161,12 +221,24 @@ fn paths(costs: &[Cost]) -> Vec<Path> {
     all
 }
 
-fn experiment(random: &mut Random, load: &Load, costs: &[Cost]) -> Experiment {
-    let is_stress = load.workload.starts_with("stress");
+fn experiment(random: &mut Random, load: &str, costs: &[Cost]) -> Experiment {
+    let words: Vec<&str> = load.split_whitespace().collect();
+    let [id, workload, database, client, rate, nodes, op_s, p50_us] = words[..] else {
+        panic!("{load}");
+    };
+    let number = |text: &str| text.parse::<f64>().unwrap();
+    let load = Load {
+        rate: Some(number(rate)).filter(|rate| *rate > 0.0),
+        nodes: nodes.parse().unwrap(),
+        op_s: number(op_s),
+        p50_us: number(p50_us),
+        is_raw: client == "raw",
+    };
+    let is_stress = workload.starts_with("stress");
     Experiment {
-        id: load.id.into(),
-        workload: load.workload.into(),
-        title: format!("what {} does", load.workload),
+        id: id.into(),
+        workload: workload.into(),
+        title: format!("what {workload} does"),
         origin: Origin {
             name: "somewhere".into(),
             url: "https://example.org/somewhere".into(),
@@ -182,9 +254,9 @@ fn experiment(random: &mut Random, load: &Load, costs: &[Cost]) -> Experiment {
             hardware: "not said".into(),
             url: "https://example.org/figures".into(),
         })),
-        database: load.database.into(),
+        database: database.into(),
         nodes: load.nodes,
-        client: load.client.into(),
+        client: client.into(),
         threads: 8,
         connections: 8,
         depth: 1,
@@ -200,7 +272,7 @@ fn experiment(random: &mut Random, load: &Load, costs: &[Cost]) -> Experiment {
         refused: None,
         series: costs
             .iter()
-            .map(|cost| series(random, load, cost))
+            .map(|cost| series(random, &load, cost))
             .collect(),
         left_out: BTreeMap::new(),
     }
@@ -250,8 +322,6 @@ fn round(random: &mut Random, load: &Load, cost: &Cost, p50: f64) -> Round {
         involuntary_switches: ops / 40,
         rss_peak_kib,
     };
-    let intervals = (SECONDS * 1e3) as u64 / INTERVAL_MS;
-    let per_interval = op_s * INTERVAL_MS as f64 / 1e3;
     let proxy = match cost.path {
         "direct" => Usage::default(),
         _ => usage(cost.cpu_us * random.about(NOISE), cost.rss_kib),
@@ -273,19 +343,11 @@ fn round(random: &mut Random, load: &Load, cost: &Cost, p50: f64) -> Round {
             max_us: latency_us(p50, 0.99999),
         },
         lateness_p99_us: load.rate.map_or(0.0, |_| 12.0),
-        intervals: (0..intervals)
-            .map(|_| {
-                (
-                    (per_interval * random.about(0.05)) as u64,
-                    p50 * 1.2 * random.about(0.1),
-                )
-            })
-            .collect(),
         generator: usage(14.0 * random.about(NOISE), 21_000),
         proxy,
         database: usage(33.0 * random.about(NOISE), 1_100_000),
         kernel: Some(usage(1.5 * random.about(NOISE), 0)),
-        bytes: if load.client == "raw" { ops * BYTES } else { 0 },
+        bytes: if load.is_raw { ops * BYTES } else { 0 },
         copied_bytes: (cost.path != "direct").then_some(ops * BYTES * cost.copies),
     }
 }

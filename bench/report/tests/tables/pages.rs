@@ -1,8 +1,7 @@
 //! The README's table, and the pages that a run is split into.
 
 use report::{
-    markdown::{full, readme},
-    overview::Runs,
+    overview::{Runs, readme},
     pages,
 };
 
@@ -10,23 +9,6 @@ use super::{
     common::{Cost, did, experiment_mut, run, run_of, series_mut},
     row, shape,
 };
-
-#[test]
-fn index_and_experiments_hold_all_that_a_run_says() {
-    let run = run(1);
-    let mut split = pages::index(&run, "");
-    for (_, page) in pages::experiments(&run) {
-        split += &page;
-    }
-    let lines = |text: &str| -> Vec<String> {
-        let lines = text.lines().filter(|line| !line.starts_with('#'));
-        lines.map(str::to_owned).collect()
-    };
-    let have = lines(&split);
-    for line in lines(&full(&run)) {
-        assert!(have.contains(&line), "no page has {line:?}");
-    }
-}
 
 #[test]
 fn the_index_links_a_page_for_each_experiment() {

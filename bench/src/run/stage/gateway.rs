@@ -1,19 +1,18 @@
 //! A stage with a gateway between clients and the database.
 
-use std::net::SocketAddr;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use anyhow::Context;
-use load::workload::{Database, Protocol, Variant};
+use load::workload::{Database, Protocol, Topology, Variant};
 use peers::Setup;
 use sandbox::{Agent, run_in};
 
-use super::{Lane, Stage, traffic};
+use super::{Lane, Stage};
 use crate::{
     databases::Databases,
     gateway::{self, Line, nftables},
     interrupt,
     paths::{AGAIN, DIRECT, FORWARD, OURS},
-    run::lines::Lines,
     server::binary,
     ways::Ways,
 };
@@ -74,8 +73,6 @@ impl<'a> Stage<'a> {
                 let setup = Setup {
                     host: line.front,
                     backends: vec![database],
-                    credentials: None,
-                    traffic: traffic(variant.job.protocol),
                     folder: folder.path().to_owned(),
                 };
                 let running = run_in(Some(&line.gateway), None, || peer.start(found, &setup))??;
@@ -97,15 +94,33 @@ fn forwarding<'a>(
     variant: &Variant,
     database: SocketAddr,
 ) -> anyhow::Result<Agent<'a>> {
-    let lines = FORWARD.rule.unwrap_or_default();
     let speaks_cql = variant.database == Database::Node;
-    let policy = Line::policy(FORWARD.name, lines, database, speaks_cql);
+    let policy = Line::policy(FORWARD.name, FORWARD.rule, database, speaks_cql);
     let (binary, netns) = (binary("underpass")?, Some(&line.gateway));
     Agent::start(&binary, netns, &line.cgroup, FORWARD.agent, &policy)
 }
 
+/// The networks of an experiment whose clients and databases are apart, by the ways that they are for; none where everything is
+/// on this host.
+pub struct Lines(BTreeMap<&'static str, Line>);
+
+impl Lines {
+    /// Makes the networks.
+    ///
+    /// # Errors
+    /// The user is not root, or a tool is missing.
+    pub fn new(variant: &Variant, databases: &Databases, ways: &Ways) -> anyhow::Result<Self> {
+        if variant.topology == Topology::Host {
+            return Ok(Self(BTreeMap::new()));
+        }
+        let network = databases.netns.as_ref().context("no network")?;
+        let ways = self::ways(variant, ways);
+        Ok(Self(gateway::lines(&ways, network)?))
+    }
+}
+
 /// The ways that this can be done over.
-pub fn ways(variant: &Variant, ways: &Ways) -> Vec<&'static str> {
+fn ways(variant: &Variant, ways: &Ways) -> Vec<&'static str> {
     let job = &variant.job;
     let ours = OURS
         .into_iter()
@@ -115,13 +130,14 @@ pub fn ways(variant: &Variant, ways: &Ways) -> Vec<&'static str> {
     // A proxy accepts before it dials: another thing than to reach a database.
     let reaches = job.protocol != Protocol::Connect;
     let peers = ways.peers.iter().map(|(peer, _)| *peer);
-    let peers = peers.filter(|peer| reaches && peer.carries(traffic(job.protocol)));
+    let peers =
+        peers.filter(|peer| reaches && (!peer.is_cql_only || job.protocol == Protocol::Cql));
     let again = ways.has(AGAIN).then_some(AGAIN);
     [DIRECT]
         .into_iter()
         .chain(again)
         .chain(carries.map(|path| path.name))
         .chain(kernel)
-        .chain(peers.map(peers::Peer::name))
+        .chain(peers.map(|peer| peer.name))
         .collect()
 }

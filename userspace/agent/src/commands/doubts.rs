@@ -108,7 +108,11 @@ fn of_sockets(config: &Config) -> Vec<String> {
 /// An address for the admin interface that cannot be had. If an agent runs, it is probably that which has it.
 fn of_admin(at: SocketAddr, control: &Path) -> Option<String> {
     let error = TcpListener::bind(at).err()?;
-    let runs = || UnixStream::connect(control).is_ok();
+    // Only root may ask whether it is an agent's.
+    let runs = || match UnixStream::connect(control) {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::PermissionDenied,
+    };
     let why = match error.kind() {
         ErrorKind::AddrInUse if runs() => return None,
         ErrorKind::AddrInUse => "somebody listens there".to_owned(),

@@ -12,6 +12,7 @@ use super::{
     table,
     whereabouts::{Admin, AdminArg},
 };
+use crate::cli::values;
 
 /// Flows of one process, or to one address, that are explained. Further ones are probably like them.
 const MAX_EXPLAINED: usize = 16;
@@ -21,13 +22,13 @@ const MAX_EXPLAINED: usize = 16;
 #[command(group = clap::ArgGroup::new("which").args(["flow", "pid", "to"]).multiple(true).required(true))]
 pub struct ExplainArgs {
     /// Number of the flow, as `flows` lists it
-    #[arg(value_name = "FLOW", conflicts_with_all = ["pid", "to"])]
+    #[arg(value_name = "FLOW", value_parser = values::flow, conflicts_with_all = ["pid", "to"])]
     flow: Option<String>,
     /// Explain the flows of this process
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = values::pid)]
     pid: Option<u32>,
     /// Explain the flows to this address. With --pid: what a new connection of that process would meet there
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = values::address)]
     to: Option<SocketAddr>,
     /// Print JSON
     #[arg(long)]
@@ -180,11 +181,14 @@ fn session(of: &Value) -> String {
     let unknown = session.get("unknown").and_then(Value::as_array);
     let unknown = unknown.into_iter().flatten().filter_map(Value::as_str);
     let unknown: Vec<&str> = unknown.collect();
-    let mut text = format!("  session: {}", known.join(", "));
-    if !unknown.is_empty() {
-        text.push_str(&format!("; not known: {}", unknown.join(", ")));
+    let mut parts = Vec::new();
+    if !known.is_empty() {
+        parts.push(known.join(", "));
     }
-    text + "\n"
+    if !unknown.is_empty() {
+        parts.push(format!("not known: {}", unknown.join(", ")));
+    }
+    format!("  session: {}\n", parts.join("; "))
 }
 
 fn row(rule: &Value) -> Vec<String> {

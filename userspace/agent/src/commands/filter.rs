@@ -63,6 +63,11 @@ pub(super) fn of_statements(text: &str, top: bool) -> Result<Filter, String> {
     }
 }
 
+/// Reads a filter of counted statements, whether `--top` is said or not.
+pub fn of_top(text: &str) -> Result<String, String> {
+    of_statements(text, true).map(|_| text.to_owned())
+}
+
 /// Reads a filter of denials.
 pub fn of_denials(text: &str) -> Result<Filter, String> {
     Filter::parse(text, &DENIED_KEYS)

@@ -19,7 +19,10 @@ use anyhow::Context;
 use dataplane::{Around, OpenedHere};
 use tokio::{net::TcpStream, runtime, task::JoinSet, time};
 
-use crate::config::{CONF_D, Config};
+use crate::{
+    cli::values,
+    config::{CONF_D, Config},
+};
 
 /// Ports at which Cassandra, ScyllaDB and YugabyteDB speak CQL unless they are told otherwise: plain, with TLS, and
 /// ScyllaDB's by shard.
@@ -44,7 +47,7 @@ pub struct InitArgs {
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Further ports of databases; may be repeated
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", value_parser = values::port)]
     port: Vec<u16>,
 }
 

@@ -129,7 +129,7 @@ struct Serving {
     available: PathsAvailable,
     shared: Arc<ProxyContext>,
     taken: Taken,
-    workers: usize,
+    workers: proxy::WorkerOptions,
     splicing: Splicing,
 }
 
@@ -208,7 +208,7 @@ impl Serving {
         };
         let shown = doors.admin.shown();
         let (cgroup, rules) = (early.options.cgroup, file_policy.rules.len());
-        let (workers, splicing) = (config.workers, config.splice);
+        let (workers, busy_poll, splicing) = (config.workers, config.busy_poll, config.splice);
         let (control_path, admin_hosts) = (config.control.clone(), config.admin_hosts.clone());
         let heard = Heard {
             log: log.clone(),
@@ -231,6 +231,7 @@ impl Serving {
             told,
             heard,
         );
+        let rings = proxy::SendRings::make(workers, shared.metrics.sends.clone());
         if let Err(error) = confine::filter_calls() {
             tracing::warn!("system calls are not filtered: {error:#}");
         }
@@ -254,7 +255,7 @@ impl Serving {
             available: early.available,
             shared,
             taken,
-            workers,
+            workers: proxy::WorkerOptions { rings, busy_poll },
             splicing,
         })
     }

@@ -22,7 +22,7 @@ use super::{
     top::time_taken,
     whereabouts::{Admin, AdminArg},
 };
-use crate::admin::tail;
+use crate::{admin::tail, cli::values};
 
 /// The time in which the agent has to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -50,7 +50,7 @@ pub struct TailArgs {
     #[arg(long)]
     values: bool,
     /// End after this many statements
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = values::count)]
     count: Option<u64>,
     /// Print JSON, a line each
     #[arg(long)]

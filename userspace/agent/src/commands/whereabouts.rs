@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::Context as _;
+
 use super::endpoint::Endpoint;
 use crate::config::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_FILE};
 
@@ -158,6 +160,23 @@ pub(super) fn path_in(file: &Path, key: &str) -> Option<PathBuf> {
     let policy: toml::Table = text.parse().ok()?;
     let path = policy.get("agent")?.get(key)?.as_str()?;
     Some(PathBuf::from(path))
+}
+
+/// Holds a policy file that somebody has named to being one.
+///
+/// # Errors
+/// This user cannot read it, others can change it, or it is no TOML.
+pub(super) fn must_be_read(file: &Path) -> anyhow::Result<()> {
+    let text = trusted::read_text(file, MAX_FILE_BYTES)?;
+    let policy = text.parse::<toml::Table>();
+    let wrong = || {
+        format!(
+            "{} is no policy file, so name the places by options",
+            file.display()
+        )
+    };
+    policy.with_context(wrong)?;
+    Ok(())
 }
 
 #[cfg(test)]

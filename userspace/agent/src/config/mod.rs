@@ -114,6 +114,8 @@ pub struct Config {
     pub xdp: Vec<Interface>,
     /// Threads that carry flows.
     pub workers: usize,
+    /// Whether these look for what comes soon, instead of sleeping.
+    pub busy_poll: bool,
     /// How flows that need not be decoded are carried.
     pub splice: Splicing,
     /// The size of the ring by which copies of packets come.

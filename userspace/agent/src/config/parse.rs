@@ -61,6 +61,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         max_forwarded,
         max_namespaces,
         workers,
+        busy_poll,
         splice,
         tap_ring_bytes,
         tap_cpu,
@@ -131,6 +132,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             Some(n) => whole("agent.workers", &n, MAX_WORKERS)?,
             None => default_workers(),
         },
+        busy_poll: busy_poll.unwrap_or(true),
         splice: splice.map_or(Ok(Splicing::default()), |text| {
             one_of("agent.splice", &text, &SPLICES)
         })?,

@@ -3,7 +3,7 @@
 
 use policy::{Action, Fail, RuleName};
 use serde::{Deserialize, de::DeserializeOwned};
-use tls::{Accepting, Dialling, RawDialling, TlsSettings, file};
+use tls::{Accepting, Dialling, RawDialling, TlsSettings, file, secret};
 use toml::{Spanned, Table, Value};
 
 use super::{error::Flaw, raw::RawRule};
@@ -30,7 +30,7 @@ pub(super) struct RawAccepting {
     /// File with the certificate chain that clients are shown (PEM), the agent's own certificate first.
     #[schemars(extend("title" = "absolute path"))]
     cert: String,
-    /// File with the private key of the certificate (PEM).
+    /// File with the private key of the certificate (PEM). `${NAME}` in its path is a variable of the agent's environment.
     #[schemars(extend("title" = "absolute path"))]
     key: String,
     /// File with the authorities (PEM) that have to have signed a client's certificate. Without this key clients need
@@ -116,7 +116,7 @@ fn accepting(rule: &RawRule) -> Result<Option<Accepting>, Flaw> {
     } = settings(table).map_err(flaw)?;
     Ok(Some(Accepting {
         cert: file("cert", cert).map_err(flaw)?,
-        key: file("key", key).map_err(flaw)?,
+        key: secret("key", key).map_err(flaw)?,
         client_ca: client_ca
             .map(|ca| file("client_ca", ca))
             .transpose()

@@ -23,7 +23,8 @@ pub enum FlowNumber {
 }
 
 impl FlowNumber {
-    fn parse(text: &str) -> Option<Self> {
+    /// Parses `17`, or `socket-4711`.
+    pub fn parse(text: &str) -> Option<Self> {
         let digits = |text: &str| {
             let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
             plain.then(|| text.parse().ok()).flatten()

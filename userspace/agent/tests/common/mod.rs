@@ -11,6 +11,7 @@ pub mod frames;
 pub mod front;
 pub mod gateway;
 pub mod host;
+pub mod operating;
 pub mod operator;
 pub mod traffic;
 pub mod ways;

@@ -23,6 +23,8 @@ mod killed;
 mod lookups;
 mod mirrored;
 mod node;
+#[path = "../common/operating.rs"]
+mod operating;
 mod paced;
 mod program;
 mod protect;

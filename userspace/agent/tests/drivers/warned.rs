@@ -3,7 +3,7 @@
 use sandbox::Cgroup;
 use serde_json::{Value, json};
 
-use super::{cassandra::RULE, python::Suite, seen};
+use super::{cassandra::RULE, operating, python::Suite, seen};
 
 const PIPELINE: &str = "pipeline = [\
     { transform = \"guard\", refuse = [\"no_where\"], max_batch = 10, mode = \"warn\" }]";
@@ -51,6 +51,11 @@ fn the_driver_has_the_warnings() {
         );
         let of_cassandra = batch[1].as_str().unwrap();
         assert!(of_cassandra.starts_with("Unlogged batch"), "{of_cassandra}");
+        if version == 5 {
+            let shown = ["query", "prepared", "error", "batch"];
+            let shown = shown.map(|asked| format!("{asked}: {}\n", details[asked]));
+            operating::holds("Warnings first", &[shown.concat()]);
+        }
         // All that were warned of have been told.
         assert_eq!(counted["warned"], counted["changed"], "{counted:?}");
         assert_eq!(counted.get("not_warned"), None, "{counted:?}");

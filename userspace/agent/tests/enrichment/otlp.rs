@@ -17,6 +17,7 @@ use crate::{
     common::{
         eventually,
         frames::{RESPONSE, frame, query, ready, startup, void},
+        operating,
         wire::{Conversation, Host, auth_response, auth_success, authenticate, host},
     },
     trace::{
@@ -185,6 +186,22 @@ fn an_audit_and_a_slow_log_are_log_records() {
     }
 }
 
+/// A log record as the page has it, of the application `web`: three attributes a line.
+fn shown(log: &LogRecord) -> String {
+    let process = text(&log.attributes, "underpass.process").unwrap();
+    let (event, severity) = (&log.event_name, &log.severity_text);
+    let keys: Vec<&str> = log.attributes.iter().map(|one| one.key.as_str()).collect();
+    let of = |key: &&str| {
+        let value = text(&log.attributes, key).unwrap_or_default();
+        format!("  {key}={}", value.replace(&process, "web"))
+    };
+    let lines = keys
+        .chunks(3)
+        .map(|keys| keys.iter().map(of).collect::<String>());
+    let lines: Vec<String> = lines.collect();
+    format!("{event} {severity} {:?}\n{}", body(log), lines.join("\n"))
+}
+
 #[test]
 fn what_is_refused_is_audited_with_its_reason_and_texts_only_if_asked_for() {
     let steps = "{ transform = \"audit\", otlp = true, statement = true, kinds = [\"ddl\", \"roles\"] }, \
@@ -209,6 +226,7 @@ fn what_is_refused_is_audited_with_its_reason_and_texts_only_if_asked_for() {
             ],
         );
         assert_eq!(logs[0].severity_text, "WARN");
+        operating::holds("One collector for everything", &[shown(&logs[0])]);
         says(
             &logs[1],
             &[("underpass.outcome", "ok"), ("underpass.statement", "-")],

@@ -300,6 +300,16 @@ fn run_without_root_says_so() {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(complaint(&output).contains("needs root"));
+    // What is pinned can be seen by root alone.
+    let mut command = Command::new(&copy);
+    command
+        .arg("detach")
+        .uid(65_534)
+        .gid(65_534)
+        .current_dir("/");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(complaint(&output).contains("needs root"));
 }
 
 #[test]

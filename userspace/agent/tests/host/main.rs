@@ -34,3 +34,4 @@ mod service_manager;
 mod shadow;
 mod topologies;
 mod windows;
+mod wrong_values;

@@ -7,6 +7,7 @@
     reason = "tests say what they expect by failing, and so do their helpers"
 )]
 
+mod busy_poll;
 mod clients;
 #[path = "../common/mod.rs"]
 mod common;

@@ -366,35 +366,39 @@ fn what_is_asked_for_wrongly_changes_nothing() {
         let operator = Operator::of(host);
         for (args, says) in [
             (
-                &["mark", "", "bypass"][..],
-                "expected a flow's number, `all`",
-            ),
-            (&["mark", "nonsense", "bypass"], "expected a flow's number"),
-            (
-                &["mark", "to=:PORT,user=a", "observe"],
+                &["mark", "to=:PORT,user=a", "observe"][..],
                 "decided at connect()",
-            ),
-            (
-                &["mark", "to=nowhere", "deny"],
-                "to: expected network and port",
-            ),
-            (
-                &["mark", "all", "bypass", "--for", "1y"],
-                "for: expected 1s to 7d",
             ),
             (&["unmark", "9"], "there is no mark 9"),
         ] {
             let refused = operator.refused(args);
             assert!(refused.contains(says), "{args:?}: {refused}");
         }
-        let (_, _, code) = operator.run(&["mark", "all", "frobnicate"]);
-        assert_eq!(code, Some(2));
+        // No agent is asked.
+        for (args, says) in [
+            (&["", "bypass"][..], "expected a flow's number, `all`"),
+            (&["nonsense", "bypass"], "expected a flow's number"),
+            (&["to=nowhere", "deny"], "to: expected network and port"),
+            (&["all", "bypass", "--for", "1y"], "expected 1s to 7d"),
+            (&["all", "frobnicate"], "possible values: bypass"),
+        ] {
+            let (_, said, code) = operator.run(&[&["mark"], args].concat());
+            assert!(code == Some(2) && said.contains(says), "{args:?}: {said}");
+        }
         for (request, status) in [
             ("GET /flows HTTP/1.0\r\n\r\n".to_owned(), "404"),
             ("PUT /marks HTTP/1.0\r\n\r\n".into(), "405"),
             ("DELETE /marks/x HTTP/1.0\r\n\r\n".into(), "400"),
             (post("{"), "400"),
             (post("{\"target\": \"all\", \"action\": \"drop\"}"), "400"),
+            (
+                post("{\"target\": \"nonsense\", \"action\": \"deny\"}"),
+                "400",
+            ),
+            (
+                post("{\"target\": \"all\", \"action\": \"deny\", \"for\": \"1y\"}"),
+                "400",
+            ),
             (
                 post("{\"target\": \"all\", \"action\": \"deny\", \"extra\": 1}"),
                 "400",

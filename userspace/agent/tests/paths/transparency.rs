@@ -291,18 +291,28 @@ fn a_reset_on_one_side_is_a_reset_on_the_other() {
                 .set_linger(Some(Duration::ZERO))
                 .unwrap();
         };
-        let sees_reset = |mut stream: TcpStream| {
-            let error = stream.read(&mut [0; 1]).unwrap_err();
+        let sees_reset = |mut stream: TcpStream, after: &[u8]| {
+            let mut all = Vec::new();
+            let error = stream.read_to_end(&mut all).unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+            assert_eq!(all, after, "what was sent before it comes before it");
         };
-        let client = hosts.client(|| connect(family, to).unwrap());
-        let (database, _) = accept(&listener);
+        let pair = || {
+            (
+                hosts.client(|| connect(family, to).unwrap()),
+                accept(&listener).0,
+            )
+        };
+        let (client, database) = pair();
         reset(client);
-        sees_reset(database);
-        let client = hosts.client(|| connect(family, to).unwrap());
-        let (database, _) = accept(&listener);
+        sees_reset(database, &[]);
+        let (mut client, mut database) = pair();
+        client.write_all(&options(1)).unwrap();
+        database.read_exact(&mut vec![0; options(1).len()]).unwrap();
+        // In one go, so that the agent learns of both in one turn.
+        database.write_all(&supported(1)).unwrap();
         reset(database);
-        sees_reset(client);
+        sees_reset(client, &supported(1));
         for reason in ["client_reset", "database_reset"] {
             eventually(reason, || {
                 let name = format!("underpass_flows_closed_total{{reason=\"{reason}\"}}");

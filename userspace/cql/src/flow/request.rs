@@ -93,7 +93,7 @@ impl Meaning for Requests {
         }
         let kind = kind_by_opcode(header.opcode);
         let request = InFlight {
-            statement: flow.statements.get(StatementRef::bare(kind)),
+            statement: flow.statements.bare(kind),
             started_ns: now_ns,
             request_bytes: header.frame_bytes(),
             prepares: None,

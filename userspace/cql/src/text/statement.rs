@@ -169,9 +169,28 @@ impl StatementRef<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Statements {
     by_hash: HashMap<u64, Arc<Statement>, BuildSpread>,
+    /// The last one of which only the kind was known: what nearly every frame asks for.
+    bare: Option<Arc<Statement>>,
 }
 
 impl Statements {
+    /// The one `Arc` of the statement of which only the kind is known.
+    #[inline]
+    pub(crate) fn bare(&mut self, kind: StatementKind) -> Arc<Statement> {
+        match &self.bare {
+            Some(bare) if bare.kind == kind => Arc::clone(bare),
+            _ => self.another_bare(kind),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn another_bare(&mut self, kind: StatementKind) -> Arc<Statement> {
+        let bare = self.get(StatementRef::bare(kind));
+        self.bare = Some(Arc::clone(&bare));
+        bare
+    }
+
     /// The one `Arc` of this statement.
     pub(crate) fn get(&mut self, wanted: StatementRef<'_>) -> Arc<Statement> {
         let hash = wanted.hash();
@@ -228,6 +247,20 @@ mod tests {
             },
         ] {
             assert_ne!(first, statements.get(other));
+        }
+    }
+
+    #[test]
+    fn a_bare_statement_is_one_by_either_way() {
+        let mut statements = Statements::default();
+        for kind in [StatementKind::Query, StatementKind::Execute].repeat(2) {
+            let bare = statements.bare(kind);
+            assert_eq!(*bare, StatementRef::bare(kind).to_owned());
+            assert!(Arc::ptr_eq(&bare, &statements.bare(kind)));
+            assert!(Arc::ptr_eq(
+                &bare,
+                &statements.get(StatementRef::bare(kind))
+            ));
         }
     }
 

@@ -154,7 +154,7 @@ impl ServeRequests {
         loop {
             let mut ready = self.ring.readable_mut().await?;
             let record = ready.get_inner_mut().next();
-            let Some(call) = record.map(|bytes| sys::unserved_from_bytes(&bytes)) else {
+            let Some(call) = record.map(|bytes| sys::bytes::read::<abi::Unserved>(&bytes)) else {
                 ready.clear_ready();
                 continue;
             };

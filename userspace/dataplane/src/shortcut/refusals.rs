@@ -67,7 +67,9 @@ impl Refusals {
         // The kernel gives whole ones.
         while let bytes @ 1.. = tells.read(&mut piece)? {
             let bytes = piece.get(..bytes).unwrap_or_default();
-            told.extend(sys::refusals_from_bytes(bytes).take(MOST - told.len()));
+            told.extend(
+                sys::bytes::read_all::<abi::ShortcutRefusal>(bytes).take(MOST - told.len()),
+            );
             if told.len() == MOST {
                 tracing::warn!(
                     "more flows are refused the shortcut than the {MOST} that are listed"

@@ -209,12 +209,12 @@ impl Carrier {
         near: Near,
     ) -> Result<abi::SpliceAnswer, SpliceRefusal> {
         let mut out = [0; QUESTION_BYTES];
-        let input = sys::question_to_bytes(question);
-        let ran = sys::run_program(self.look.as_fd(), &input, &mut out).map_err(kernel)?;
+        let ran = sys::run_program(self.look.as_fd(), sys::bytes::of(question), &mut out);
+        let ran = ran.map_err(kernel)?;
         if ran != 0 {
             return Err(SpliceRefusal::Kernel("splice_look failed".into()));
         }
-        let answer = sys::answer_from_bytes(&out)
+        let answer = sys::bytes::read::<abi::SpliceAnswer>(&out)
             .ok_or_else(|| SpliceRefusal::Kernel("a short answer".into()))?;
         if answer.to_nudge != 0 {
             self.readers.nudge().map_err(kernel)?;

@@ -15,6 +15,9 @@ const HEADER: usize = 8;
 const BUSY: u32 = 1 << 31;
 /// In the length: the producer has changed its mind.
 const DISCARDED: u32 = 1 << 30;
+/// Room is given back in so many parts of the ring: producers look at the position for each record, and whenever it has
+/// been written, it is not in their caches any more.
+const PARTS: usize = 64;
 
 /// A ring whose data are mapped once. Libraries map them twice in a row, so that a record which goes over the ring's end
 /// lies in one piece; but a process's memory is charged with each page as often as it is mapped, and of 100 ms of copies
@@ -27,6 +30,8 @@ pub(crate) struct Ring {
     page: usize,
     /// A power of two.
     bytes: usize,
+    /// Up to here records were shown; the kernel knows it a little later.
+    shown: u64,
     /// The last record that went over the end.
     joined: Vec<u8>,
 }
@@ -92,45 +97,64 @@ impl Ring {
         let bytes = bytes as usize;
         let consumer = Mapping::new(fd.as_fd(), page, libc::PROT_READ | libc::PROT_WRITE, 0)?;
         let producer = Mapping::new(fd.as_fd(), page + bytes, libc::PROT_READ, page)?;
+        if !bytes.is_power_of_two() {
+            return Err(io::Error::other(format!("{bytes} is no power of two")));
+        }
+        let shown = consumer.position().load(Ordering::Relaxed);
         Ok(Self {
             fd,
             consumer,
             producer,
             page,
             bytes,
+            shown,
             joined: Vec::new(),
         })
     }
 
-    /// Shows the next record, and gives its room back. None: there is none that is finished.
+    /// Shows the next record, and gives its room back with that of others, or once there is none. None: there is none that
+    /// is finished.
     pub(crate) fn next<T>(&mut self, mut shown: impl FnMut(&[u8]) -> T) -> Option<T> {
         loop {
-            // Written by this thread alone.
-            let at = self.consumer.position().load(Ordering::Relaxed);
+            let at = self.shown;
             if at == self.producer.position().load(Ordering::Acquire) {
+                self.give_back();
                 return None;
             }
             let length = self.length_at(at).load(Ordering::Acquire);
             if length & BUSY != 0 {
+                self.give_back();
                 return None;
             }
             let bytes = (length & !DISCARDED) as usize;
-            let next = at + (HEADER + bytes).next_multiple_of(HEADER) as u64;
             let told = (length & DISCARDED == 0).then(|| {
                 let record = self.record(at + HEADER as u64, bytes);
                 shown(record)
             });
-            self.consumer.position().store(next, Ordering::Release);
+            self.shown = at + (HEADER + bytes).next_multiple_of(HEADER) as u64;
+            if self.shown - self.given_back() > (self.bytes / PARTS) as u64 {
+                self.give_back();
+            }
             if told.is_some() {
                 return told;
             }
         }
     }
 
+    /// The position up to which room was given back. Written by this thread alone.
+    fn given_back(&self) -> u64 {
+        self.consumer.position().load(Ordering::Relaxed)
+    }
+
+    fn give_back(&self) {
+        let position = self.consumer.position();
+        position.store(self.shown, Ordering::Release);
+    }
+
     /// Where a position is in the data.
     fn offset(&self, position: u64) -> usize {
         // A usize holds what is less than `bytes`.
-        (position % self.bytes as u64) as usize
+        (position & (self.bytes as u64 - 1)) as usize
     }
 
     fn length_at(&self, position: u64) -> &AtomicU32 {

@@ -42,7 +42,7 @@ pub struct CacheSettings {
     /// User who logs in at Redis. Needs `password_file`.
     #[schemars(extend("examples" = ["underpass"]))]
     pub username: Option<String>,
-    /// File whose one line is the password for Redis.
+    /// File whose one line is the password for Redis. `${NAME}` in its path is a variable of the agent's environment.
     #[schemars(with = "Option<String>", extend("title" = "absolute path", "examples" = ["/etc/underpass/redis.password"]))]
     pub password_file: Option<PathBuf>,
 }
@@ -126,16 +126,11 @@ impl CacheSettings {
                 "prefix: expected 1 to {MAX_PREFIX_BYTES} bytes; found {found}"
             ));
         }
-        match (&self.username, &self.password_file) {
-            (_, Some(file)) if !file.is_absolute() => {
-                let found = file.display();
-                return Err(format!(
-                    "password_file: expected an absolute path; found {found}"
-                ));
-            }
-            (Some(_), None) => return Err("username: expected with `password_file`".to_owned()),
-            _ => {}
+        if self.username.is_some() && self.password_file.is_none() {
+            return Err("username: expected with `password_file`".to_owned());
         }
+        let password_file = self.password_file.as_deref().map(trusted::secret_path);
+        let password_file = password_file.transpose();
         Ok(Checked {
             redis,
             tables: tables(self.tables)?,
@@ -144,7 +139,7 @@ impl CacheSettings {
             timeout,
             prefix: self.prefix,
             username: self.username,
-            password_file: self.password_file,
+            password_file: password_file.map_err(|why| format!("password_file: {why}"))?,
         })
     }
 }

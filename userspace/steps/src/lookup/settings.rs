@@ -19,7 +19,7 @@ pub struct LookupSettings {
     /// User who logs in on the agent's own connection, by SASL PLAIN. Needs `password_file`.
     #[schemars(extend("examples" = ["underpass"]))]
     pub username: Option<String>,
-    /// File whose one line is the password. Needs `username`.
+    /// File whose one line is the password. Needs `username`. `${NAME}` in its path is a variable of the agent's environment.
     #[schemars(with = "Option<String>", extend("title" = "absolute path", "examples" = ["/etc/underpass/lookup.password"]))]
     pub password_file: Option<PathBuf>,
 }

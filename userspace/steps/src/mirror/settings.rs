@@ -36,7 +36,8 @@ pub struct MirrorSettings {
     /// User who logs in at the second cluster, by SASL PLAIN. Needs `password_file`.
     #[schemars(extend("examples" = ["underpass"]))]
     pub username: Option<String>,
-    /// File whose one line is the password for the second cluster. Needs `username`.
+    /// File whose one line is the password for the second cluster. Needs `username`. `${NAME}` in its path is a variable of the
+    /// agent's environment.
     #[schemars(with = "Option<String>", extend("title" = "absolute path", "examples" = ["/etc/underpass/mirror.password"]))]
     pub password_file: Option<PathBuf>,
     /// Compression of what goes there and comes back. Without this key: none.

@@ -58,7 +58,7 @@ pub struct ProtectSettings {
     /// Columns that are encrypted, by `keyspace.table`.
     #[schemars(extend("minProperties" = 1))]
     pub columns: HashMap<String, Vec<String>>,
-    /// File with keys.
+    /// File with keys. `${NAME}` in its path is a variable of the agent's environment.
     #[schemars(with = "Option<String>", extend("title" = "absolute path", "examples" = ["/etc/underpass/keys.toml"]))]
     pub keys: Option<PathBuf>,
     /// URL of a key server on this host's loopback address.
@@ -159,12 +159,8 @@ impl ProtectSettings {
                             .to_owned(),
                     );
                 }
-                match path.is_absolute() {
-                    true => Ok(Origin::File(path)),
-                    false => Err(format!(
-                        "keys: expected the absolute path of a file, found {path:?}"
-                    )),
-                }
+                let path = trusted::secret_path(&path);
+                path.map(Origin::File).map_err(|why| format!("keys: {why}"))
             }
             (None, Some(url)) => {
                 let server = Server {
@@ -308,7 +304,7 @@ mod tests {
                 "keys = \"/k\"\nkms = \"http://127.0.0.1:1/\"",
                 "one of `keys` and `kms`",
             ),
-            ("keys = \"k\"", "keys: expected the absolute path"),
+            ("keys = \"k\"", "keys: expected an absolute path"),
             ("keys = \"/k\"\nrefresh = \"1s\"", "are for a `kms`"),
             ("kms = \"https://127.0.0.1:1/\"", "kms: expected `http"),
             ("kms = \"http://10.0.0.1:8200/\"", "loopback"),

@@ -83,6 +83,78 @@ impl FlowMetrics {
     }
 }
 
+/// Sends of the agent's workers, for flows that are read.
+#[derive(Clone, Debug)]
+pub struct SendMetrics {
+    /// Workers that have an io_uring.
+    pub rings: IntGauge,
+    /// Sends that shared a system call with others.
+    pub together: IntCounter,
+    /// Sends with a system call of their own.
+    pub alone: IntCounter,
+}
+
+impl SendMetrics {
+    /// Registers them.
+    ///
+    /// # Errors
+    /// They are registered already.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let rings = IntGauge::new(
+            "underpass_send_rings",
+            "Workers that send for several flows in one system call, by io_uring.",
+        )?;
+        registry.register(Box::new(rings.clone()))?;
+        let sends = counters(
+            registry,
+            "underpass_sends_total",
+            "Sends of workers that have a ring, for flows that are read: with others in one system call, or alone.",
+            "call",
+            &["together", "alone"],
+        )?;
+        let [together, alone] = ["together", "alone"].map(|call| sends.with_label_values(&[call]));
+        Ok(Self {
+            rings,
+            together,
+            alone,
+        })
+    }
+}
+
+/// Waits of the agent's workers that they spend looking for what comes, instead of sleeping.
+#[derive(Clone, Debug)]
+pub struct BusyPollMetrics {
+    /// Waits that ended because something came.
+    pub came: IntCounter,
+    /// Waits in which nothing came for as long as a worker looks.
+    pub in_vain: IntCounter,
+    /// Waits that were slept, because others want the processor.
+    pub wanted: IntCounter,
+}
+
+impl BusyPollMetrics {
+    /// Registers them.
+    ///
+    /// # Errors
+    /// They are registered already.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let outcomes = ["came", "in_vain", "wanted"];
+        let waits = counters(
+            registry,
+            "underpass_busy_polls_total",
+            "Short waits of workers (agent.busy_poll): something came while they looked, or nothing, or they slept because others want the processor.",
+            "outcome",
+            &outcomes,
+        )?;
+        let [came, in_vain, wanted] = outcomes.map(|outcome| waits.with_label_values(&[outcome]));
+        Ok(Self {
+            came,
+            in_vain,
+            wanted,
+        })
+    }
+}
+
 /// Connections on their way to becoming flows, and what goes wrong before they are.
 #[derive(Clone, Debug)]
 pub struct IntakeMetrics {

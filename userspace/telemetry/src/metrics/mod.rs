@@ -11,7 +11,7 @@ use prometheus::{IntCounterVec, Registry};
 
 pub use self::{
     decisions::{MARKED_RESULTS, MarkMetrics, SessionMetrics},
-    flows::{FlowMetrics, IntakeMetrics, TlsMetrics},
+    flows::{BusyPollMetrics, FlowMetrics, IntakeMetrics, SendMetrics, TlsMetrics},
     splice::{KeeperMetrics, SPLICE_OFF, SpliceMetrics},
 };
 use crate::{denials::Denials, registered::counters};
@@ -28,6 +28,10 @@ pub const NOT_RELOADED: &str = "error";
 pub struct Metrics {
     /// Flows that the agent carries.
     pub flows: FlowMetrics,
+    /// Sends of the workers.
+    pub sends: SendMetrics,
+    /// Waits that workers spend looking.
+    pub busy_polls: BusyPollMetrics,
     /// Connections before they are flows.
     pub intake: IntakeMetrics,
     /// TLS that ends in the agent.
@@ -55,6 +59,8 @@ impl Metrics {
     pub fn register(registry: &Registry, close_reasons: &[&str]) -> prometheus::Result<Self> {
         Ok(Self {
             flows: FlowMetrics::register(registry, close_reasons)?,
+            sends: SendMetrics::register(registry)?,
+            busy_polls: BusyPollMetrics::register(registry)?,
             intake: IntakeMetrics::register(registry)?,
             tls: TlsMetrics::register(registry)?,
             splice: SpliceMetrics::register(registry)?,

@@ -155,27 +155,4 @@ mod tests {
         assert!(version.unwrap().starts_with("5.0"));
         assert_eq!(node.clients().len(), 1);
     }
-
-    #[test]
-    fn it_logs_in() {
-        let options = NodeOptions {
-            credentials: Some(cql_node::Credentials {
-                user: "ann".into(),
-                password: "secret".into(),
-            }),
-            ..NodeOptions::default()
-        };
-        let node = Node::start(options).unwrap();
-        let ann = |password: &str| Credentials {
-            user: "ann".into(),
-            password: password.into(),
-        };
-        Session::open(node.addr(), Some(&ann("secret"))).unwrap();
-        let wrong = Session::open(node.addr(), Some(&ann("wrong")))
-            .err()
-            .unwrap();
-        assert!(format!("{wrong:#}").contains("0x0100"), "{wrong:#}");
-        let none = Session::open(node.addr(), None).err().unwrap();
-        assert!(format!("{none:#}").contains("wants a user"), "{none:#}");
-    }
 }

@@ -77,7 +77,7 @@ impl Commands {
 }
 
 /// A word without its length.
-pub fn put_word(parts: &[Part], key: u64, values: &mut Values, out: &mut Vec<u8>) {
+fn put_word(parts: &[Part], key: u64, values: &mut Values, out: &mut Vec<u8>) {
     for part in parts {
         match part {
             Part::Literal(text) => out.extend_from_slice(text.as_bytes()),

@@ -17,7 +17,7 @@ use nix::{
 use serde_json::json;
 
 use super::*;
-use crate::common::operator::Operator;
+use crate::common::{operating, operator::Operator};
 
 /// Gives whoever connects to the returned address the admin socket, as `ssh -L` does. Ends with the process.
 pub(super) fn forward(socket: PathBuf) -> SocketAddr {
@@ -129,6 +129,21 @@ impl Browser {
             .to_owned()
     }
 
+    /// The lines that can be read on the page, of an application `web` on the host `db1`.
+    fn reads(&mut self, process: &str) -> String {
+        let own = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        let page = self
+            .evaluate("document.body.innerText")
+            .replace(process, "web");
+        let own = format!(" on {}", own.trim());
+        let page = page.replace(&own, " on db1").replace('\t', "  ");
+        let lines = page
+            .lines()
+            .map(str::trim_end)
+            .filter(|line| !line.is_empty());
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
     /// Waits until this text can be read on the page.
     fn shows(&mut self, text: &str, mut meanwhile: impl FnMut()) {
         let begun = Instant::now();
@@ -194,6 +209,7 @@ fn a_browser_shows_what_is_asked_and_by_which_rules() {
         ] {
             browser.shows(text, &mut asks);
         }
+        let mut read = Vec::new();
         let opens = |tab: &str| {
             format!(
                 "[...document.querySelectorAll('nav button')].find(b => b.textContent === '{tab}').click()"
@@ -212,6 +228,9 @@ fn a_browser_shows_what_is_asked_and_by_which_rules() {
             for text in texts {
                 browser.shows(text, &mut asks);
             }
+            if tab == "Rules" {
+                read.push(browser.reads(&process));
+            }
             if let Some(folder) = &pictures {
                 for (look, width, scheme) in [
                     ("phone", 390, "light"),
@@ -222,6 +241,10 @@ fn a_browser_shows_what_is_asked_and_by_which_rules() {
                 }
             }
         }
+        browser.evaluate("byId('filter').value = 'orders'; byId('filter').oninput(); ''");
+        browser.shows(select, &mut asks);
+        read.insert(0, browser.reads(&process));
+        operating::holds("In a browser", &read);
         browser.evaluate("byId('filter').value = 'IMG'; byId('filter').oninput(); ''");
         browser.shows("<img src=x>", &mut asks);
         assert!(!browser.evaluate("document.body.innerText").contains(select));

@@ -13,6 +13,7 @@ use nix::pty::{Winsize, openpty};
 use sandbox::Agent;
 
 use super::*;
+use crate::common::operating;
 
 const SIZE: Winsize = Winsize {
     ws_row: 40,
@@ -73,6 +74,19 @@ impl Terminal {
         self.screen.lock().unwrap().screen().contents()
     }
 
+    /// The words on the screen once it ends like this, without frames and charts: of the application `web`, where an
+    /// agent has its usual socket.
+    fn drawn(&self, end: &str, host: &Host<'_>, process: &str) -> String {
+        self.shows(end);
+        let socket = host.agent.admin_socket().display().to_string();
+        let text = self.text().replace(process, "web");
+        let text = text.replace(&socket, "/run/underpass/admin.sock");
+        let is_drawn = |c: char| c.is_whitespace() || ('─'..='█').contains(&c);
+        let lines = text.lines().map(|line| line.trim_matches(is_drawn));
+        let lines = lines.filter(|line| !line.is_empty());
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
     fn shows(&self, text: &str) {
         let begun = std::time::Instant::now();
         while !self.text().contains(text) {
@@ -121,10 +135,12 @@ fn who_asks_what_is_on_the_screen_and_can_be_marked() {
         terminal.press("/delete\r");
         terminal.shows("filter: delete");
         terminal.shows(delete);
+        let mut drawn = vec![terminal.drawn("filter: delete   ↑↓ choose", host, &process)];
         assert!(!terminal.text().contains(select), "{}", terminal.text());
         terminal.press("\r");
         terminal.shows(&format!("asked by   {process}"));
         terminal.shows("path       tap");
+        drawn.push(terminal.drawn("──┘", host, &process));
         // Any key closes it; another question is answered with no.
         terminal.press("x");
         terminal.press("mo");
@@ -133,6 +149,8 @@ fn who_asks_what_is_on_the_screen_and_can_be_marked() {
         terminal.shows("nothing was marked");
         terminal.press("mo");
         terminal.shows("New connections are counted, and not decoded");
+        drawn.push(terminal.drawn("y: yes   any other key: no", host, &process));
+        operating::holds("In a terminal", &drawn);
         terminal.press("y");
         terminal.shows("`underpass unmark");
         let marks = Command::new(common::BINARY)

@@ -85,12 +85,18 @@ fn splices(agent: &Agent<'_>) {
     agent.wait_for_log("path works path=\"splice_").unwrap();
 }
 
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn until(what: &str, holds: impl FnMut() -> bool) {
+    until_or(what, holds, String::new);
+}
+
+/// Waits; `instead` tells what holds where it does not come about.
+fn until_or(what: &str, mut holds: impl FnMut() -> bool, instead: impl Fn() -> String) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
         assert!(
             Instant::now() < deadline,
-            "it does not come about that {what}"
+            "it does not come about that {what} {}",
+            instead()
         );
         thread::sleep(Duration::from_millis(5));
     }
@@ -99,7 +105,8 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
 /// All of them, and none comes back any more: one that does ends with the agent.
 pub fn they_ride(agent: &Agent<'_>) {
     let (mut before, mut looks) = (-1.0, 0);
-    until("they ride", || {
+    let instead = || format!("{:#?}", flows(agent));
+    let ride = || {
         let handovers = agent.metric("underpass_handovers_total").unwrap();
         let rides = paths(agent).iter().all(|path| path == "splice");
         looks = if rides && handovers == before {
@@ -109,7 +116,8 @@ pub fn they_ride(agent: &Agent<'_>) {
         };
         before = handovers;
         looks > 15
-    });
+    };
+    until_or("they ride", ride, instead);
 }
 
 pub fn kept(agent: &Agent<'_>) -> f64 {

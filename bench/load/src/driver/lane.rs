@@ -8,11 +8,8 @@ use std::{
 use anyhow::{Context, ensure};
 use tokio::runtime::Handle;
 
-use super::statements::Target;
-use crate::{
-    driver::requests::Requests, pace::Pace, raw::ANSWER_LIMIT, schedule::Schedule, tally::Tally,
-    threads::Run,
-};
+use super::{requests::Requests, statements::Target};
+use crate::{pace::Pace, raw::ANSWER_LIMIT, schedule::Schedule, tally::Tally, threads::Run};
 
 /// A thread's own.
 pub struct Lane {
