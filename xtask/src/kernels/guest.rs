@@ -1,4 +1,4 @@
-//! A small system that has the agent, the integrity program, a database and a driver, as an initramfs.
+//! A small system that has the agent, the integrity program, a database, a driver and the demo, as an initramfs.
 
 use std::{
     fs::{self, File, Permissions},
@@ -18,16 +18,32 @@ use crate::{
 const INIT: &str = include_str!("init.sh");
 const AGENT: &str = include_str!("agent.toml");
 
-/// The programs of the release build that the guest gets, with everything that the linker loads for
-/// them.
-const PROGRAMS: [&str; 4] = ["underpass", "integrity", "cql-node", "examples/driver"];
+/// The packages that the guest's programs are of.
+const PACKAGES: [&str; 5] = [
+    "underpass",
+    "underpass-integrity",
+    "underpass-cql-node",
+    "underpass-bench",
+    "underpass-sandbox",
+];
+
+/// The programs that the guest gets, with everything that the linker loads for them.
+const PROGRAMS: [&str; 5] = [
+    "underpass",
+    "integrity",
+    "cql-node",
+    "underpass-bench",
+    "examples/driver",
+];
+
+/// Cargo's profile of them.
+const PROFILE: &str = "guest";
 
 /// Makes the system anew in `folder`, for a processor; each engine is to carry `bytes`. Returns its archive.
 pub fn make(folder: &Path, processor: Processor, bytes: &str) -> Result<PathBuf> {
-    processor.build(&["-p", "underpass-sandbox", "--example", "driver"])?;
-    let own = ["underpass", "underpass-integrity", "underpass-cql-node"];
-    let own: Vec<&str> = own.into_iter().flat_map(|name| ["-p", name]).collect();
-    let built = processor.build(&own)?;
+    let packages = PACKAGES.into_iter().flat_map(|name| ["-p", name]);
+    let what: Vec<&str> = packages.chain(["--bins", "--example", "driver"]).collect();
+    let built = processor.build(PROFILE, &what)?;
     let root = folder.join("guest");
     if root.exists() {
         fs::remove_dir_all(&root)?;

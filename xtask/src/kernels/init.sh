@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The only process of a guest: looks at what this kernel can do, has streams carried by each engine
-# of the splice, has connections tapped, has a driver ask a database, and says so in lines that begin with RESULT. {PLACES} are filled in.
+# of the splice, has connections tapped, has a driver ask a database, runs the demo, and says so in lines that begin with RESULT. {PLACES} are filled in.
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -159,11 +159,21 @@ tapped() {
 	wait $agent
 }
 
+# The demo, at a rate and for a time that an emulator can do.
+demo() {
+	underpass-bench demo --rounds 1 --rate 100 > /tmp/demo.log 2>&1
+	code=$?
+	cat /tmp/demo.log
+	held=$(grep -c '^ok   ' /tmp/demo.log)
+	echo "RESULT demo $code $held $((held + $(grep -c '^FAIL ' /tmp/demo.log)))"
+}
+
 uname -r
 integrity serve --never-blocks --listen 127.0.0.1:7778 > /tmp/serve.log 2>&1 &
 doctor
 carry sender
 carry egress
 tapped
+demo
 echo "RESULT done"
 poweroff -f

@@ -1,6 +1,6 @@
 //! `kernels`: the BPF programs on other kernels, under emulation: the verdict of `doctor` there,
 //! checksummed streams over each engine of the splice that works, the reason why a flow is not
-//! on the shortcut, requests that were read from copies, and a driver's requests on each path. `page` writes what came of it to `docs/kernels.md`.
+//! on the shortcut, requests that were read from copies, a driver's requests on each path, and the demo. `page` writes what came of it to `docs/kernels.md`.
 //!
 //! Not part of `test`: it downloads kernels, and emulation takes minutes.
 
@@ -87,6 +87,17 @@ struct Outcome {
     /// Why running connections were not adopted.
     not_adopted: Vec<String>,
     drivers: Vec<Driven>,
+    demo: Option<Demo>,
+}
+
+/// The outcome of `cargo xtask demo`'s program.
+struct Demo {
+    /// The demo's exit code.
+    code: String,
+    /// The checks that held.
+    held: u64,
+    /// The checks that were made.
+    made: u64,
 }
 
 /// The outcome of a driver's requests on a path.
@@ -201,6 +212,7 @@ fn outcome(kernel: String, said: &str) -> Result<Outcome> {
         adopted: 0,
         not_adopted: Vec::new(),
         drivers: Vec::new(),
+        demo: None,
     };
     let mut is_done = false;
     for line in said.lines() {
@@ -225,6 +237,13 @@ fn outcome(kernel: String, said: &str) -> Result<Outcome> {
                 answered: answered.parse()?,
                 told: told.parse()?,
             }),
+            ["demo", code, held, made] => {
+                outcome.demo = Some(Demo {
+                    code: (*code).to_owned(),
+                    held: held.parse()?,
+                    made: made.parse()?,
+                });
+            }
             // It has said nothing.
             ["driver", path, _] => bail!("no request of a driver was answered on the path {path}"),
             ["done"] => is_done = true,
@@ -271,6 +290,9 @@ impl Outcome {
         } in &self.drivers
         {
             println!("  a driver on {path}: {answered} requests answered, {told} told");
+        }
+        if let Some(Demo { code, held, made }) = &self.demo {
+            println!("  the demo: exit code {code}, {held} of {made} checks held");
         }
     }
 
@@ -327,7 +349,22 @@ impl Outcome {
                 "{path}: nothing was told of a driver's requests"
             );
         }
+        let demo = self.demo.as_ref().context("the demo was not tried")?;
+        // The demo's application runs before the agent does: where no such connection is adopted, there is nothing to show.
+        ensure!(
+            demo.holds() || self.adopted == 0,
+            "the demo ended with {}, and {} of its {} checks held",
+            demo.code,
+            demo.held,
+            demo.made
+        );
         Ok(())
+    }
+}
+
+impl Demo {
+    fn holds(&self) -> bool {
+        self.code == "0" && self.held == self.made && self.made > 0
     }
 }
 
@@ -335,8 +372,8 @@ impl Outcome {
 mod tests {
     use super::*;
 
-    const DRIVEN: &str =
-        "RESULT driver bypass 100 0\nRESULT driver tap 100 98\nRESULT driver inline 100 98\n";
+    const DRIVEN: &str = "RESULT driver bypass 100 0\nRESULT driver tap 100 98\nRESULT driver inline 100 98\n\
+         RESULT demo 0 10 10\n";
 
     #[test]
     fn a_guest_is_understood() {
@@ -348,8 +385,7 @@ mod tests {
         assert_eq!(all.doctor, ["path splice_egress ok carried"]);
         all.judge().unwrap();
         assert!(outcome("6.1".into(), "RESULT carried egress 0 10 20\n").is_err());
-        let row =
-            "| 6.1 | amd64 | egress | yes, 10 requests told | no: `no_end` | bypass, tap, inline |";
+        let row = "| 6.1 | amd64 | egress | yes, 10 requests told | no: `no_end` | bypass, tap, inline | all 10 checks |";
         let page = page::of("amd64", &[all], "");
         assert!(page.contains(row), "{page}");
         // What another processor's run has found stays, and a row of this one's is replaced.

@@ -323,6 +323,43 @@ fn every_table_takes_the_keys_that_the_schema_has_and_no_other() {
     }
 }
 
+/// A word with its last letter doubled, which none of ours is.
+fn misspelt(word: &str) -> String {
+    format!("{word}{}", word.chars().last().unwrap())
+}
+
+#[test]
+fn an_error_ends_with_what_was_meant_by_a_misspelt_key_or_value() {
+    let schema = schema();
+    let mut values = 0;
+    for table in tables(&schema) {
+        // serde lists nothing of a choice between types.
+        if table.name == "rewrite.timestamps" {
+            continue;
+        }
+        for (key, property) in table.keys() {
+            let refused = parsed(&table.with(&misspelt(key), &json!(1))).unwrap_err();
+            let meant = format!(": did you mean `{key}`?");
+            assert!(key == "transform" || refused.ends_with(&meant), "{refused}");
+            let list = |place: &str| property.pointer(place).and_then(Value::as_array);
+            let named = list("/oneOf")
+                .into_iter()
+                .flatten()
+                .map(|one| &one["const"]);
+            let all = named.chain(list("/enum").into_iter().flatten());
+            for value in all.filter_map(Value::as_str) {
+                let refused = parsed(&table.with(key, &json!(misspelt(value)))).unwrap_err();
+                assert!(
+                    refused.ends_with(&format!(": did you mean `{value}`?")),
+                    "{refused}"
+                );
+                values += 1;
+            }
+        }
+    }
+    assert!(values > 20, "{values}");
+}
+
 #[test]
 fn a_key_of_another_type_is_refused() {
     let schema = schema();
