@@ -9,11 +9,11 @@ use crate::{paths, processor::Processor};
 
 const HEAD: &str = "# Other kernels
 
-Written by `cargo xtask kernels`, which boots kernels of Debian in an emulator, with a release build whose optimiser does less (`profile.guest`). Each boot runs `doctor`, has
-checksummed streams carried by each engine of the splice, has two connections read from copies (one that begins under its rule, and one that
-was there before the agent), has the Rust driver ask the embedded database on three paths (left alone, read from copies, and through the
-agent), and runs the demo, at a rate that an emulator can do; its application runs before the agent does, so it cannot be shown where no running
-connection is adopted. The tests run on 6.18. Nothing runs the tap on 5.15: its verifier has no `bpf_loop`, which the meter needs (5.17), so
+Written by `cargo xtask kernels`, which boots kernels of Debian in an emulator, with a release build whose optimiser does less (`profile.guest`).
+Each boot runs `doctor`, has checksummed streams carried by each engine of the splice, has two connections read from copies (one that begins under
+its rule, and one that was there before the agent), has the Rust driver ask the embedded database on three paths (left alone, read from copies, and
+through the agent), and runs the demo, at a rate that an emulator can do; its application runs before the agent does, so it cannot be shown where no
+running connection is adopted. The tests run on 6.18. Nothing runs the tap on 5.15: its verifier has no `bpf_loop`, which the meter needs (5.17), so
 `doctor` says that the path `observe` is off, and rules that would tap have their flows come to the agent.
 
 | kernel | processor | engines that carried | tapped: attached, copied | running connections adopted | a driver's requests answered | the demo |
