@@ -3,8 +3,8 @@
 use std::{net::SocketAddr, time::Duration};
 
 use policy::{
-    Action, Candidate, ClientLimit, Decision, LimitPer, Match, Policy, PossibleMatch, Rule,
-    RuleName, Session, SessionKey,
+    Candidate, ClientLimit, Decision, LimitPer, Match, Policy, PossibleMatch, Rule, Session,
+    SessionKey,
 };
 use serde_json::{Value, json};
 
