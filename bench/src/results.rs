@@ -10,11 +10,7 @@ use std::{
 
 use anyhow::Context;
 use peers::Overrides;
-use report::{
-    Run, headline, markdown,
-    overview::{self, Runs},
-    pages,
-};
+use report::{Run, headline, markdown, overview, pages};
 
 use crate::{others, run::WORKLOADS, ways::Ways};
 
@@ -41,10 +37,8 @@ pub struct ReportArgs {
 /// The result file of everything that is compared, the source of the index and of a page for each experiment.
 const FULL: &str = "full.json.gz";
 /// Result files with a page of their own, and what heads it.
-const SCENES: [(&str, pages::Scene); 5] = [
+const SCENES: [(&str, pages::Scene); 3] = [
     ("kernel-paths", pages::HOST),
-    ("tap", pages::HOST),
-    ("peers", pages::PEERS),
     ("gateway", pages::GATEWAY),
     ("enrichment", pages::ENRICHMENT),
 ];
@@ -55,8 +49,6 @@ const OTHER_PAGES: &str = "\
 - **[By generators of others](generators.md)**: latte and YCSB on a real Cassandra.
 - [Bars](bars.md): the bounds that must hold on any machine, with their verdicts.
 - [Kernel paths](kernel-paths.md): bypass, observe, shortcut, splice, relay and enrich beside haproxy and nginx.
-- [The tap](tap.md): observe and tap beside direct, in more rounds.
-- [Other proxies](peers.md): haproxy, nginx, envoy and shotover.
 - [Through a gateway](gateway.md): packets that the edge forwards, beside nftables, haproxy and nginx.
 - [Enrichment](enrichment.md): what it costs to decode, to take statistics and to multiplex connections (`fold`).
 - [A packet at the edge](edge.md): the cost of a packet that is denied or forwarded, and packets dropped per second.
@@ -132,18 +124,13 @@ fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, Strin
         let is_there = place(&format!("{name}.json.gz")).exists();
         is_there.then(|| read(name)).transpose()
     };
-    let runs = Runs {
-        host: &read("kernel-paths")?,
-        tap: &read("tap")?,
-        peers: &read("peers")?,
-    };
     let (bars, headline) = (read_if_there("bars")?, read_if_there("headline")?);
     let mut by_others = Vec::new();
     for other in others::ALL {
         by_others.extend(read_if_there(other.name())?);
     }
     let mut files = vec![
-        between(&args.page, &overview::readme(runs))?,
+        between(&args.page, &overview::readme(headline.as_ref()))?,
         between(&args.profiles, &pages::profiles(run))?,
         (place("README.md"), pages::index(run, OTHER_PAGES)),
         (place("bars.md"), pages::bars(bars.as_ref())),

@@ -148,6 +148,10 @@ int find_stalled(struct bpf_iter__sockmap *ctx)
 	tp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
 	if (!tp)
 		return 0;
+	/* That of a spliced application has no end to ask, and what has waited at an earlier look has been read: it is at
+	 * another place. */
+	if (!SOCK_OF(tp).sk_receive_queue.qlen && ctx->map != (void *)&shortcut_socks)
+		return 0;
 	spliced_here = bpf_sk_storage_get(&spliced, tp, 0, 0);
 	if (spliced_here) {
 		if (!has_stalled(&spliced_here->reader, tp))

@@ -62,6 +62,9 @@ const ONE: &str = "node-raw-nonblocking-1";
 const MANY: &str = "node-raw-nonblocking-32";
 const READS: &str = "stress-read-raw";
 const WRITES: &str = "stress-write-raw";
+/// Reads by sockets that do not block, as those of drivers: others' legs are not short.
+const DRIVERS_READS: &str = "stress-read-raw-nonblocking";
+const DRIVERS_WRITES: &str = "stress-write-raw-nonblocking";
 const CROWD: &str = "crowd";
 const CROWD_ENRICHED: &str = "crowd-enriched";
 const GATEWAY: &str = "gateway-32";
@@ -135,8 +138,20 @@ pub const ALL: &[Bar] = &[
     ),
     bar("enrich-short-both", ONE, ADDED, AtMost(11.0), SHORT_LEGS),
     bar("enrich-short-both", MANY, OP_S, AtLeast(0.7), SHORT_LEGS),
-    bar("enrich", READS, OP_S, AtLeast(0.9), LIKE_COPIERS),
-    bar("enrich", WRITES, OP_S, AtLeast(0.88), LIKE_COPIERS),
+    bar(
+        "enrich-short-both",
+        DRIVERS_READS,
+        OP_S,
+        AtLeast(0.9),
+        SHORT_LEGS,
+    ),
+    bar(
+        "enrich-short-both",
+        DRIVERS_WRITES,
+        OP_S,
+        AtLeast(0.88),
+        SHORT_LEGS,
+    ),
     bar(
         "enrich",
         CROWD_ENRICHED,

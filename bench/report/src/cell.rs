@@ -5,6 +5,7 @@ use crate::{
     metric::{Metric, Process},
     number::{self, NONE},
     schema::{Experiment, Series},
+    stats::Difference,
 };
 
 /// A table with a row for each path of an experiment.
@@ -56,6 +57,18 @@ pub fn brief_throughput(experiment: Option<&Experiment>, path: &str) -> Text {
 
 /// The latency that a path adds to direct's; of direct its own.
 pub fn added(experiment: Option<&Experiment>, path: &str, metric: Metric) -> Text {
+    added_as(experiment, path, metric, Text::difference)
+}
+
+/// The latency as of [`added()`], without the spread.
+pub fn brief_added(experiment: Option<&Experiment>, path: &str, metric: Metric) -> Text {
+    added_as(experiment, path, metric, Text::brief)
+}
+
+/// A way to show a difference: with its spread, or without.
+type Shown = fn(Option<Difference>, fn(f64) -> String) -> Text;
+
+fn added_as(experiment: Option<&Experiment>, path: &str, metric: Metric, text: Shown) -> Text {
     let own = |direct: &Series| number::or_none(direct.median(metric), number::short);
     beside_direct(
         experiment,
@@ -63,7 +76,7 @@ pub fn added(experiment: Option<&Experiment>, path: &str, metric: Metric) -> Tex
         own,
         |experiment, series| match experiment.behind(series) {
             Some(_) => Text::new().strong("did not keep up"),
-            None => Text::difference(experiment.added(series, metric), number::signed),
+            None => text(experiment.added(series, metric), number::signed),
         },
     )
 }

@@ -1,130 +1,68 @@
-//! The README's one table: nine ways from a client to its database, and what each costs.
+//! The README's one table: ways from a client to its database, and what each costs.
 
 use crate::{
-    cell::beside_direct,
+    cell,
+    headline::{self, BUSY, CONNECTIONS, SHARES},
     markdown::{Page, Table, Text},
-    metric::Metric,
-    number::{self, NONE, or_none},
-    schema::{Run, Series},
+    metric::{Metric, Process},
+    number::{self, NONE},
+    schema::Run,
 };
 
-/// The run that measured a row.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum MeasuredBy {
-    /// The run of the kernel paths.
-    Host,
-    /// The run of the tap, which needs more rounds: what it costs is little.
-    Tap,
-    /// The run of other proxies, which no distribution packages.
-    Peers,
-}
-
 /// The rows, in order.
-const ROWS: [(&str, MeasuredBy); 9] = [
-    ("direct", MeasuredBy::Host),
-    ("bypass", MeasuredBy::Host),
-    ("shortcut", MeasuredBy::Host),
-    ("splice", MeasuredBy::Host),
-    ("observe", MeasuredBy::Host),
-    ("tap", MeasuredBy::Tap),
-    ("enrich", MeasuredBy::Host),
-    ("haproxy", MeasuredBy::Host),
-    ("shotover", MeasuredBy::Peers),
+const ROWS: [&str; 8] = [
+    "direct", "bypass", "tap", "splice", "enrich", "haproxy", "envoy", "shotover",
 ];
-
-/// The runs that the table is of.
-#[derive(Clone, Copy)]
-pub struct Runs<'r> {
-    /// The run of the kernel paths.
-    pub host: &'r Run,
-    /// The run of the tap.
-    pub tap: &'r Run,
-    /// The run of other proxies.
-    pub peers: &'r Run,
-}
-
-impl<'r> Runs<'r> {
-    fn by(self, by: MeasuredBy) -> &'r Run {
-        match by {
-            MeasuredBy::Host => self.host,
-            MeasuredBy::Tap => self.tap,
-            MeasuredBy::Peers => self.peers,
-        }
-    }
-}
 
 /// The experiment with one connection, for the latency.
 pub(crate) const ONE: &str = "node-raw-nonblocking-1";
 /// The experiment with 32 connections, for throughput and CPU time.
 pub(crate) const MANY: &str = "node-raw-nonblocking-32";
 
-/// The README's table, and how it was measured. A path that its run did not measure has a row of dashes.
-pub fn readme(runs: Runs<'_>) -> String {
+/// The README's table, and how it was measured; None: no headline is committed. A path that was not measured has a row of
+/// dashes.
+pub fn readme(run: Option<&Run>) -> String {
+    let mut page = Page::default();
+    let Some(run) = run else {
+        page.paragraph("No run is committed.");
+        return page.end();
+    };
+    let [few, many] = CONNECTIONS;
+    let at_ease = run.experiment(&headline::id(few, Some(SHARES[0]), true));
+    let busy = run.experiment(&headline::id(many, Some(BUSY), true));
+    let most = run.experiment(&headline::id(many, None, false));
     let table = Table::of_rows()
-        .words("path", |(path, _): &(&str, MeasuredBy)| Text::from(*path))
-        .numbers("added p50, µs", |(path, by)| {
-            let own = |direct: &Series| {
-                let p50 = or_none(direct.median(Metric::P50), number::short);
-                format!("p50 {p50} µs")
-            };
-            let one = runs.by(*by).experiment(ONE);
-            beside_direct(one, path, own, |experiment, series| {
-                Text::brief(experiment.added(series, Metric::P50), number::signed)
-            })
+        .words("path", |path: &&str| Text::from(*path))
+        .numbers("added p50, µs", move |path| {
+            cell::brief_added(at_ease, path, Metric::P50)
         })
-        .numbers("throughput", |(path, by)| {
-            ratio(runs.by(*by), path, Metric::OpS, |op_s| {
-                format!("{} op/s", number::grouped(op_s))
-            })
+        .numbers("added p99, µs", move |path| {
+            cell::brief_added(at_ease, path, Metric::P99)
         })
-        .numbers("CPU per operation", |(path, by)| {
-            ratio(runs.by(*by), path, Metric::AllCpu, |us| {
-                format!("{} µs", number::short(us))
-            })
+        .numbers("its CPU per operation, µs", move |path| {
+            cell::cpu(busy, path, Process::Proxy)
         })
-        .words("how bytes travel", |(path, by)| {
-            let path = runs.by(*by).path(path);
+        .numbers("throughput", move |path| cell::brief_throughput(most, path))
+        .words("how bytes travel", |path| {
+            let path = run.path(path);
             path.map_or_else(|| NONE.to_owned(), |path| path.about.clone())
         });
-    let mut page = Page::default();
     page.table("", &table, ROWS);
-    page.paragraph(method(runs));
-    page.end()
-}
-
-/// The ratio to direct with many connections; of direct its own figure.
-fn ratio(run: &Run, path: &str, metric: Metric, text: fn(f64) -> String) -> Text {
-    let own = |direct: &Series| or_none(direct.median(metric), text);
-    beside_direct(run.experiment(MANY), path, own, |experiment, series| {
-        Text::brief(experiment.ratio(series, metric), times)
-    })
-}
-
-fn times(ratio: f64) -> String {
-    match ratio.is_finite() {
-        true => format!("{ratio:.2}×"),
-        false => NONE.into(),
-    }
-}
-
-fn method(runs: Runs<'_>) -> Text {
-    let (machine, settings) = (&runs.host.machine, &runs.host.settings);
-    let apart = ROWS.iter().filter(|(_, by)| *by != MeasuredBy::Host);
-    let apart: Vec<String> = apart
-        .map(|(path, by)| format!("{path} ({} rounds)", runs.by(*by).settings.rounds))
-        .collect();
-    Text::new().plain(format!(
-        "Client, proxy and database share {cores} cores of {cpu} (Linux {kernel}); the database is \
-         an embedded CQL node, the client uses raw sockets. Latency is at 1 connection, the rest at \
-         32. Figures are medians of {rounds} rounds, each against direct in the same round; “{none}” \
-         means that the spread of the rounds includes direct. CPU counts client, proxy, database \
-         and kernel threads. {apart} were measured in runs of their own, each against that run's \
-         direct.",
-        cores = machine.cores,
-        cpu = machine.cpu,
-        kernel = machine.kernel,
-        rounds = settings.rounds,
+    page.markdown(format_args!(
+        "Latency: {few} connection, on a schedule of {share} % of direct's maximum ({rate} op/s), with a core for the proxy alone and \
+         another one for client and database; of direct it is its own. CPU of the proxy: {many} connections, {busy} % of direct's \
+         maximum. Throughput: {many} connections, as fast as they go, on {cores} cores that client, proxy and database share. “{none}”: the \
+         interval of the rounds, each held against direct in the same round, includes direct. Medians of {rounds} rounds on {cpu} \
+         (Linux {kernel}); the database is an embedded CQL node. [With intervals, at other rates, and with all cores \
+         shared](bench/results/headline.md).",
+        share = SHARES[0],
+        rate = number::or_none(at_ease.and_then(|e| e.rate), number::grouped),
+        busy = BUSY,
+        cores = run.machine.cores,
         none = number::NO_DIFFERENCE,
-        apart = apart.join(" and "),
-    ))
+        rounds = run.settings.rounds,
+        cpu = run.machine.cpu,
+        kernel = run.machine.kernel,
+    ));
+    page.end()
 }

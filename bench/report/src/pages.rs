@@ -10,7 +10,7 @@ use crate::{
     summary,
 };
 
-pub use summary::{ALL, ENRICHMENT, GATEWAY, HOST, PEERS, Scene};
+pub use summary::{ALL, ENRICHMENT, GATEWAY, HOST, Scene};
 
 /// The folder of the experiments' pages, beside the index.
 pub const FOLDER: &str = "full";

@@ -41,12 +41,6 @@ pub const ALL: Scene = Scene {
     ..HOST
 };
 
-/// Client and database on one host, beside proxies that do not come with every distribution.
-pub const PEERS: Scene = Scene {
-    caption: "Peers: over raw sockets that do not block, on the embedded node",
-    ..HOST
-};
-
 /// Client and database on hosts of their own.
 pub const GATEWAY: Scene = Scene {
     caption: "Through a gateway: direct is routed, as are packets that nobody rewrites",

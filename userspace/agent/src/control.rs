@@ -5,7 +5,7 @@ mod slow;
 mod windows;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -62,6 +62,8 @@ pub struct Control {
     /// Set when the file was last read in vain.
     has_failed: bool,
     heard: Heard,
+    /// Where the hierarchy of cgroups is mounted: read once, for hosts with many containers have thousands of mounts.
+    cgroup_root: PathBuf,
     numbers: Vec<Option<u64>>,
     edge: EdgeControl,
     dataplane: Arc<Mutex<Option<Dataplane>>>,
@@ -112,7 +114,8 @@ impl Control {
     ) -> Self {
         // If the file has changed since, the first look reads it again.
         let sources = told.in_force.borrow().sources.clone();
-        let numbers = numbers(&told.policy.borrow());
+        let cgroup_root = host::cgroup2_root().ok().flatten().unwrap_or_default();
+        let numbers = numbers(&cgroup_root, &told.policy.borrow());
         let mut triggers = Triggers::default();
         triggers.set(config.triggers.clone());
         let mut control = Self {
@@ -126,6 +129,7 @@ impl Control {
             stale: false,
             has_failed: false,
             heard,
+            cgroup_root,
             numbers,
             edge,
             dataplane,
@@ -208,7 +212,7 @@ impl Control {
 
     fn look_at_cgroups(&mut self) {
         let policy = self.told.policy.borrow().clone();
-        if numbers(&policy) != self.numbers {
+        if numbers(&self.cgroup_root, &policy) != self.numbers {
             tracing::info!("a cgroup or namespace that a rule names came or went");
             if let Err(error) = self.install(&policy, &policy) {
                 tracing::error!(%error, "cannot put the policy into force again");
@@ -492,7 +496,7 @@ impl Control {
     }
 
     fn install(&mut self, policy: &Policy, old: &Policy) -> anyhow::Result<()> {
-        let ids = numbers(policy);
+        let ids = numbers(&self.cgroup_root, policy);
         let mut dataplane = self
             .dataplane
             .lock()
@@ -566,10 +570,9 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
 }
 
 /// The numbers of what comes and goes: of cgroups and namespaces.
-fn numbers(policy: &Policy) -> Vec<Option<u64>> {
-    let root = host::cgroup2_root().ok().flatten().unwrap_or_default();
+fn numbers(cgroup_root: &Path, policy: &Policy) -> Vec<Option<u64>> {
     let paths = policy.rules.iter().flat_map(|rule| rule.cgroups_held());
-    let cgroups = paths.map(|path| host::cgroup_id(&root, path));
+    let cgroups = paths.map(|path| host::cgroup_id(cgroup_root, path));
     let namespaces = policy.rules.iter().flat_map(|rule| &rule.namespaces);
     let namespaces = namespaces.map(|netns| netns.inode().map(u64::from));
     cgroups.chain(namespaces).collect()

@@ -17,7 +17,7 @@ use crate::sys;
 pub const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Looks take at most one part in so many of a processor: over some thousand sockets they are rarer.
-const LOOKS_SHARE: u32 = 100;
+const LOOKS_SHARE: u32 = 200;
 
 /// Looks, and returns the outcome with the pause until the next look: [`LOOK_EVERY`], or as much longer as this look
 /// took long.

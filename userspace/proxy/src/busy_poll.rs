@@ -25,7 +25,7 @@ const LONGEST_LOOK: Duration = Duration::from_micros(50);
 /// The interval at which the kernel is asked whether others want the processor.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 /// Others want the processor where the worker has waited for it one part in so many of the time.
-const WANTED: u32 = 20;
+const WANTED: u32 = 5;
 /// The pauses after others wanted the processor.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);

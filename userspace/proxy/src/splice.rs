@@ -417,8 +417,10 @@ impl KernelCarry {
             moved.down_spills - before.down_spills,
         );
         for (slow, count) in ["database", "client"].into_iter().zip(spills) {
-            let counter = &self.counters.splice.spills;
-            counter.with_label_values(&[slow]).inc_by(count);
+            if count > 0 {
+                let counter = &self.counters.splice.spills;
+                counter.with_label_values(&[slow]).inc_by(count);
+            }
         }
         match spills.map(|count| count > 0) {
             [true, _] => Slow::Database,

@@ -3,6 +3,7 @@
 use std::{
     future::{Future, poll_fn},
     pin::pin,
+    sync::OnceLock,
     task::{Context, Poll},
     time::Duration,
 };
@@ -19,6 +20,8 @@ use super::{close::failed, marked};
 
 /// The interval at which bytes that the kernel carries are added to `flows` and the metrics.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
+/// Flows count at multiples of this: thousands that came at any time wake a worker a few times in a second.
+const COUNT_TOGETHER: Duration = Duration::from_millis(100);
 
 /// The reason why a ride ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,8 +82,11 @@ pub(super) async fn ride(
 ) -> Result<(TcpStream, End), CloseReason> {
     let far = Far::new(far, splice).map_err(|e| failed(&e))?;
     let recall_every = test_hooks::get().recall_every;
-    let pause = recall_every.unwrap_or(COUNT_EVERY);
-    let mut tick = pin!(time::sleep(pause));
+    let next = || match recall_every {
+        Some(pause) => Instant::now() + pause,
+        None => together(Instant::now() + COUNT_EVERY),
+    };
+    let mut tick = pin!(time::sleep_until(next()));
     let mut called = pin!(splice.called());
     let was_out = splice.is_out();
     let end = poll_fn(|cx| {
@@ -112,13 +118,25 @@ pub(super) async fn ride(
             if has_come() {
                 return Poll::Ready(End::Needed);
             }
-            tick.as_mut().reset(Instant::now() + pause);
+            tick.as_mut().reset(next());
         }
         Poll::Pending
     });
     let end = end.await;
     let far = far.into_stream().map_err(|e| failed(&e))?;
     Ok((far, end))
+}
+
+/// The next time from this one on at which flows count.
+fn together(at: Instant) -> Instant {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    let since = at.saturating_duration_since(*FIRST.get_or_init(Instant::now));
+    let step = COUNT_TOGETHER.as_nanos();
+    let late = since.as_nanos() % step;
+    match late {
+        0 => at,
+        _ => at + Duration::from_nanos((step - late) as u64),
+    }
 }
 
 /// Carries out a command, if there is one. Returns the end of the ride that it asks for.

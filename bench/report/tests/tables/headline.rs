@@ -1,12 +1,13 @@
-//! The page of the headline.
+//! The page of the headline, and the README's table of the same run.
 
 use report::{
     Run,
     headline::{self, CONNECTIONS, SHARES},
+    overview::readme,
 };
 
 use super::{
-    common::{did, run, series_mut},
+    common::{did, experiment_mut, run, series_mut},
     row, shape,
 };
 
@@ -121,4 +122,38 @@ fn the_picture_names_every_path_and_is_of_what_was_measured() {
     }
     assert_eq!(headline::picture(&run), None);
     assert!(!headline::page(Some(&run)).contains("](headline.svg)"));
+}
+
+#[test]
+fn the_readme_compares_every_way_with_direct() {
+    let mut run = measured();
+    let (at_ease, most) = (
+        headline::id(1, Some(30), true),
+        headline::id(64, None, false),
+    );
+    shape(&mut run, &at_ease, "haproxy", |_, round| {
+        round.latency.p50_us += 8.5;
+    });
+    shape(&mut run, &most, "enrich", |_, round| {
+        did(round, round.ops / 2);
+    });
+    let page = readme(Some(&run));
+    let rows = page.lines().filter(|line| line.starts_with("| "));
+    assert_eq!(rows.count(), 2 + 8, "{page}");
+    assert!(row(&page, "| path", "| direct").contains(" op/s | "));
+    assert!(row(&page, "| path", "| haproxy").starts_with("| haproxy | +8.50 | "));
+    assert!(row(&page, "| path", "| enrich").contains(" | 0.500× | "));
+    // What a run withholds, and a path that it has not measured, are dashes and no rows left out.
+    experiment_mut(&mut run, &most).refused = Some("slow".into());
+    run.paths.retain(|path| path.name != "shotover");
+    for experiment in &mut run.experiments {
+        experiment.series.retain(|series| series.path != "shotover");
+    }
+    let page = readme(Some(&run));
+    assert!(row(&page, "| path", "| enrich").contains(" | – | "));
+    assert_eq!(
+        row(&page, "| path", "| shotover"),
+        "| shotover | – | – | – | – | – |"
+    );
+    assert!(readme(None).contains("No run is committed"));
 }

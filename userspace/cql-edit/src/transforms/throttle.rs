@@ -64,7 +64,7 @@ pub enum Per {
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// The request waits for its token, and what its flow sends after it waits, too. Clients that wait for one bucket
-    /// have an equal share of it.
+    /// have an equal share of it. None waits for longer than a minute: what then has no token goes on without one.
     #[default]
     Delay,
     /// The request is answered by the error `Overloaded`.
@@ -82,9 +82,9 @@ const OTHERS: &str = "";
 
 const SECOND_NS: f64 = 1e9;
 
-/// A flow is never stopped for longer at a time, so that it is seen to end; and no more than comes in
-/// meanwhile is lent.
-const MAX_PAUSE_NS: u64 = 60_000_000_000;
+/// No request waits for longer, so that its flow is seen to end; and no more than comes in meanwhile is lent. Where more
+/// than these tokens are asked for at once, by many flows or after an answer from outside, the rate is exceeded.
+const LONGEST_DELAY_NS: u64 = 60_000_000_000;
 
 #[derive(Debug)]
 struct Throttle {
@@ -169,7 +169,7 @@ impl Throttle {
             return Err(missing as u64);
         }
         // Lent: it comes in while they wait who have asked for it.
-        let lendable = MAX_PAUSE_NS as f64 * self.rate;
+        let lendable = LONGEST_DELAY_NS as f64 * self.rate;
         bucket.tokens = (bucket.tokens - 1.0).max(-lendable.max(1.0));
         let token_ns = 1.0 / self.rate;
         let until = bucket.queue.wait(client, now_ns, missing as u64, token_ns);
@@ -255,7 +255,7 @@ impl Transform for Throttle {
             return Outcome::Pass;
         };
         match self.mode {
-            Mode::Delay => Outcome::Slow(missing_ns.min(MAX_PAUSE_NS)),
+            Mode::Delay => Outcome::Slow(missing_ns.min(LONGEST_DELAY_NS)),
             Mode::Overloaded => Outcome::Refuse(Refused {
                 reason: "rate",
                 error: Error::Overloaded(self.too_many()),
