@@ -64,7 +64,7 @@ enum Chore {
     Instructions(instructions::Args),
     /// Run the fuzz targets of the protocol's crate
     Fuzz(fuzz::Args),
-    /// Boot other kernels in an emulator: what doctor says there, and streams over the splice
+    /// Boot other kernels in an emulator: what doctor says there, streams over the splice, a driver, the demo
     Kernels(kernels::Args),
     /// Make what operators install: a Debian package, its debug information, a tarball
     #[command(after_help = package::HELP)]

@@ -103,10 +103,10 @@ impl Processor {
         Ok(())
     }
 
-    /// Builds for release what these arguments of cargo name, and returns the folder of the programs.
-    pub fn build(self, what: &[&str]) -> Result<PathBuf> {
+    /// Builds what these arguments of cargo name, with a profile, and returns the folder of the programs.
+    pub fn build(self, profile: &str, what: &[&str]) -> Result<PathBuf> {
         let mut build = cargo();
-        build.args(["build", "--release"]).args(what);
+        build.args(["build", "--profile", profile]).args(what);
         let mut folder = paths::target();
         if self.is_cross() {
             let (target, triple) = (self.target(), self.triple());
@@ -122,8 +122,8 @@ impl Processor {
             build.env("JEMALLOC_SYS_WITH_LG_PAGE", LARGEST_PAGE);
             folder.push(target);
         }
-        run(&mut build).context("the release binary does not build")?;
-        Ok(folder.join("release"))
+        run(&mut build).with_context(|| format!("the profile `{profile}` does not build"))?;
+        Ok(folder.join(profile))
     }
 
     /// Asks readelf(1) about a binary.

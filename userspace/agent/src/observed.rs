@@ -71,7 +71,7 @@ pub struct ObservedView {
     requests: u64,
     responses: u64,
     errors: u64,
-    in_flight: i64,
+    in_flight: u64,
     gaps: u64,
     p50_us: Option<f64>,
     p99_us: Option<f64>,
@@ -358,7 +358,7 @@ impl Collector for ObservedCounters {
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
         // Requests of flows that have ended are not answered any more.
-        let mut in_flight = BTreeMap::<RuleName, i64>::new();
+        let mut in_flight = BTreeMap::<RuleName, u64>::new();
         let live = |flow: Untouched, traffic: &Traffic| {
             *in_flight.entry(flow.rule).or_default() += traffic.in_flight();
         };
@@ -371,7 +371,7 @@ impl Collector for ObservedCounters {
         }
         for rule in read.keys() {
             let gauge = families.in_flight.with_label_values(&[rule.as_str()]);
-            gauge.set(in_flight.get(rule).copied().unwrap_or(0));
+            gauge.set(in_flight.get(rule).copied().unwrap_or(0).cast_signed());
         }
         let counters = families.counters().into_iter();
         let counters = counters.flat_map(Collector::collect);

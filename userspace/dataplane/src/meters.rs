@@ -327,13 +327,14 @@ impl Traffic {
         self.responses.of("error")
     }
 
-    /// Requests without a response yet; wrong after a gap. Events answer nobody.
-    pub fn in_flight(&self) -> i64 {
+    /// Requests without a response yet; wrong after a gap. Events answer nobody. A connection that is read from its middle on can have
+    /// answers to requests that nobody has counted.
+    pub fn in_flight(&self) -> u64 {
         let answers = self
             .responses
             .frames
             .saturating_sub(self.responses.of("event"));
-        self.requests.frames.cast_signed() - answers.cast_signed()
+        self.requests.frames.saturating_sub(answers)
     }
 }
 
@@ -438,6 +439,15 @@ mod tests {
     #[test]
     fn all_observed_flows_at_once_are_a_few_megabytes() {
         assert!(size_of::<Untouched>() * abi::MAX_METERS as usize <= 16 << 20);
+    }
+
+    #[test]
+    fn an_answer_to_a_request_that_was_not_counted_leaves_nothing_in_flight() {
+        let mut traffic = Traffic::default();
+        traffic.responses.frames = 1;
+        assert_eq!(traffic.in_flight(), 0);
+        traffic.requests.frames = 3;
+        assert_eq!(traffic.in_flight(), 2);
     }
 
     #[test]

@@ -260,7 +260,7 @@ fn key(name: &str, keys: &[FilterKey]) -> Result<FilterKey, String> {
             true => format!("{name}: nothing in this list has it; keys here: {all}"),
             false => {
                 let meant = did_you_mean(name, names);
-                format!("there is no key {name:?}{meant}; keys here: {all}")
+                format!("there is no key {name:?}; keys here: {all}{meant}")
             }
         },
     )
@@ -373,7 +373,7 @@ mod tests {
         for (filter, said) in [
             (
                 "proces=web",
-                "there is no key \"proces\": did you mean `process`?",
+                "there is no key \"proces\"; keys here: process, user, to, uid: did you mean `process`?",
             ),
             ("USER=web", "did you mean `user`?"),
             (

@@ -1,7 +1,7 @@
 //! The word that was probably meant by one that does not exist.
 
 /// `: did you mean `word`?` with the nearest of these words; nothing where none is near: a third of the letters wrong,
-/// or two that have changed places.
+/// or two that have changed places. An error ends with it.
 pub fn did_you_mean<'w>(found: &str, words: impl IntoIterator<Item = &'w str>) -> String {
     let lower = found.to_lowercase();
     let distances = words

@@ -5,7 +5,9 @@
 //! "text file busy".
 
 use std::{
+    fs::{Permissions, set_permissions},
     io::Write,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     path::Path,
     process::{Command, Stdio},
 };
@@ -37,6 +39,35 @@ pub fn copy(binary: impl AsRef<Path>, path: &Path) -> Result<()> {
     install(binary.as_ref(), path, "")
 }
 
+/// The id of the user and of the group who own nothing.
+const NOBODY: u32 = 65_534;
+
+/// A copy of a program that every user can reach, which the one that was built need not be.
+#[derive(Debug)]
+pub struct Reachable {
+    folder: tempfile::TempDir,
+}
+
+impl Reachable {
+    /// Copies a program.
+    ///
+    /// # Errors
+    /// There is no such program, or no room for its copy.
+    pub fn of(binary: impl AsRef<Path>) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        set_permissions(folder.path(), Permissions::from_mode(0o755))?;
+        copy(binary, &folder.path().join("program"))?;
+        Ok(Self { folder })
+    }
+
+    /// Makes a command that runs it as nobody.
+    pub fn as_nobody(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.folder.path().join("program"));
+        command.args(args).uid(NOBODY).gid(NOBODY).current_dir("/");
+        command
+    }
+}
+
 fn install(from: &Path, path: &Path, input: &str) -> Result<()> {
     let mut install = Command::new("install");
     install.arg("--mode=755").args([from, path]);
@@ -53,8 +84,6 @@ fn install(from: &Path, path: &Path, input: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::CommandExt;
-
     use super::*;
 
     /// Written in this process, one in some hundreds is busy.

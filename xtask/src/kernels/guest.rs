@@ -1,4 +1,4 @@
-//! A small system that has the agent and the integrity program, as an initramfs.
+//! A small system that has the agent, the integrity program, a database, a driver and the demo, as an initramfs.
 
 use std::{
     fs::{self, File, Permissions},
@@ -18,13 +18,42 @@ use crate::{
 const INIT: &str = include_str!("init.sh");
 const AGENT: &str = include_str!("agent.toml");
 
-/// The programs of the release build that the guest gets, with everything that the linker loads for
-/// them.
-const PROGRAMS: [&str; 2] = ["underpass", "integrity"];
+/// Scripts in place of programs that the demo asks for and busybox does not have, or not with these options. Servers need not die with
+/// the demo: all end with the guest.
+const STAND_INS: [(&str, &str); 2] = [
+    ("ss", include_str!("ss.sh")),
+    (
+        "setpriv",
+        "#!/bin/sh\n# --pdeathsig KILL -- PROGRAM\nshift 3\nexec \"$@\"\n",
+    ),
+];
+
+/// The packages that the guest's programs are of.
+const PACKAGES: [&str; 5] = [
+    "underpass",
+    "underpass-integrity",
+    "underpass-cql-node",
+    "underpass-bench",
+    "underpass-sandbox",
+];
+
+/// The programs that the guest gets, with everything that the linker loads for them.
+const PROGRAMS: [&str; 5] = [
+    "underpass",
+    "integrity",
+    "cql-node",
+    "underpass-bench",
+    "examples/driver",
+];
+
+/// Cargo's profile of them.
+const PROFILE: &str = "guest";
 
 /// Makes the system anew in `folder`, for a processor; each engine is to carry `bytes`. Returns its archive.
 pub fn make(folder: &Path, processor: Processor, bytes: &str) -> Result<PathBuf> {
-    let built = processor.build(&["-p", "underpass", "-p", "underpass-integrity"])?;
+    let packages = PACKAGES.into_iter().flat_map(|name| ["-p", name]);
+    let what: Vec<&str> = packages.chain(["--bins", "--example", "driver"]).collect();
+    let built = processor.build(PROFILE, &what)?;
     let root = folder.join("guest");
     if root.exists() {
         fs::remove_dir_all(&root)?;
@@ -35,20 +64,27 @@ pub fn make(folder: &Path, processor: Processor, bytes: &str) -> Result<PathBuf>
     // The agent looks whom its admin socket is for.
     File::create(root.join("etc/group"))?;
     symlink("bin", root.join("sbin"))?;
-    let busybox = match processor.is_cross() {
-        true => Apt::of(processor, folder)?
-            .unpacked("busybox-static")?
-            .join("bin/busybox"),
-        false => find_program("busybox").context("busybox is gone")?,
+    let debians = |package: &str, program: &str| match processor.is_cross() {
+        true => {
+            let unpacked = Apt::of(processor, folder)?.unpacked(package)?;
+            Ok(unpacked.join("bin").join(program))
+        }
+        false => find_program(program).with_context(|| format!("{program} is gone")),
     };
-    fs::copy(busybox, root.join("bin/busybox"))?;
-    for program in PROGRAMS {
-        let built = built.join(program);
+    fs::copy(
+        debians("busybox-static", "busybox")?,
+        root.join("bin/busybox"),
+    )?;
+    // busybox's own shell takes its own programs before those of the same name on PATH.
+    let shell = debians("dash", "dash")?;
+    let programs = PROGRAMS.map(|program| (built.join(program), program));
+    for (program, name) in programs.into_iter().chain([(shell, "sh")]) {
+        let name = Path::new(name).file_name().unwrap_or_default();
         run(Command::new(processor.tool("strip"))
             .arg("-o")
-            .arg(root.join("bin").join(program))
-            .arg(&built))?;
-        for (from, to) in processor.libraries(&built)? {
+            .arg(root.join("bin").join(name))
+            .arg(&program))?;
+        for (from, to) in processor.libraries(&program)? {
             let copy = root.join(to.strip_prefix("/").unwrap_or(&to));
             if let Some(parent) = copy.parent() {
                 fs::create_dir_all(parent)?;
@@ -57,9 +93,10 @@ pub fn make(folder: &Path, processor: Processor, bytes: &str) -> Result<PathBuf>
         }
     }
     fs::write(root.join("agent.toml"), AGENT)?;
-    let init = root.join("init");
-    fs::write(&init, INIT.replace("{BYTES}", bytes))?;
-    fs::set_permissions(&init, Permissions::from_mode(0o755))?;
+    for (name, text) in STAND_INS {
+        script(&root.join("bin").join(name), text)?;
+    }
+    script(&root.join("init"), &INIT.replace("{BYTES}", bytes))?;
     archive(&root, &folder.join("guest.cpio"))
 }
 
@@ -94,6 +131,12 @@ pub fn with_modules(guest: &Path, folder: &Path, kernel: &str, files: &Path) -> 
     let both = [fs::read(guest)?, fs::read(extra)?].concat();
     fs::write(&initrd, both)?;
     Ok(initrd)
+}
+
+fn script(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text)?;
+    fs::set_permissions(path, Permissions::from_mode(0o755))?;
+    Ok(())
 }
 
 fn archive(root: &Path, to: &Path) -> Result<PathBuf> {

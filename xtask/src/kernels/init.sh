@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The only process of a guest: looks at what this kernel can do, has streams carried by each engine
-# of the splice, has connections tapped, and says so in lines that begin with RESULT. {PLACES} are filled in.
+# of the splice, has connections tapped, has a driver ask a database, runs the demo, and says so in lines that begin with RESULT. {PLACES} are filled in.
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -108,6 +108,28 @@ told() {
 	value "underpass_statement_seconds_count{keyspace=\"ks\",kind=\"select\",rule=\"tapped\",table=\"$1\"}"
 }
 
+# A driver's round trips on each path: answers that it got, and statements that the agent has told of its rule.
+driven() {
+	case $1 in
+	bypass) port=7790 ;;
+	tap) port=7791 ;;
+	inline) port=7792 ;;
+	esac
+	cql-node --listen 127.0.0.1:$port > /tmp/node.log 2>&1 &
+	node=$!
+	sleep 2
+	answered=$(sh -c 'echo $$ > /sys/fs/cgroup/apps/cgroup.procs; exec driver 127.0.0.1:'"$port 100")
+	echo "driver: $answered"
+	sleep 3
+	told=0
+	for count in $(value "underpass_statement_seconds_count{keyspace=\"ks\",kind=\"execute\",rule=\"driver-$1\"") \
+		$(value "underpass_statement_seconds_count{keyspace=\"ks\",kind=\"select\",rule=\"driver-$1\""); do
+		told=$((told + count))
+	done
+	echo "RESULT driver $1 ${answered%% *} $told"
+	kill $node
+}
+
 # Two connections are tapped: one that is there before the agent, and one that is not.
 tapped() {
 	talk 7780 a 90
@@ -126,6 +148,9 @@ tapped() {
 	underpass flows --why
 	echo "RESULT tapped $(told t)"
 	echo "RESULT adopted $(told a)"
+	for path in bypass tap inline; do
+		driven $path
+	done
 	for reason in $(wget -q -O - http://127.0.0.1:9180/metrics |
 		sed -n 's/^underpass_observed_not_adopted{reason="\([a-z_]*\)"} [1-9].*/\1/p'); do
 		echo "RESULT not_adopted $reason"
@@ -134,11 +159,21 @@ tapped() {
 	wait $agent
 }
 
+# The demo, at a rate and for a time that an emulator can do.
+demo() {
+	underpass-bench demo --rounds 1 --rate 100 > /tmp/demo.log 2>&1
+	code=$?
+	cat /tmp/demo.log
+	held=$(grep -c '^ok   ' /tmp/demo.log)
+	echo "RESULT demo $code $held $((held + $(grep -c '^FAIL ' /tmp/demo.log)))"
+}
+
 uname -r
 integrity serve --never-blocks --listen 127.0.0.1:7778 > /tmp/serve.log 2>&1 &
 doctor
 carry sender
 carry egress
 tapped
+demo
 echo "RESULT done"
 poweroff -f

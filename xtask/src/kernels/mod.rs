@@ -1,6 +1,6 @@
 //! `kernels`: the BPF programs on other kernels, under emulation: the verdict of `doctor` there,
 //! checksummed streams over each engine of the splice that works, the reason why a flow is not
-//! on the shortcut, and requests that were read from copies. `page` writes what came of it to `docs/kernels.md`.
+//! on the shortcut, requests that were read from copies, a driver's requests on each path, and the demo. `page` writes what came of it to `docs/kernels.md`.
 //!
 //! Not part of `test`: it downloads kernels, and emulation takes minutes.
 
@@ -70,6 +70,9 @@ const MACHINES: [Machine; 2] = [
 /// The seconds after which an emulated machine that has not finished counts as hanging.
 const LIMIT_SECONDS: &str = "900";
 
+/// The requests that the guest's driver makes on each path.
+const DRIVERS_REQUESTS: u64 = 100;
+
 /// The results of one kernel.
 struct Outcome {
     kernel: String,
@@ -83,6 +86,27 @@ struct Outcome {
     adopted: u64,
     /// Why running connections were not adopted.
     not_adopted: Vec<String>,
+    drivers: Vec<Driven>,
+    demo: Option<Demo>,
+}
+
+/// The outcome of `cargo xtask demo`'s program.
+struct Demo {
+    /// The demo's exit code.
+    code: String,
+    /// The checks that held.
+    held: u64,
+    /// The checks that were made.
+    made: u64,
+}
+
+/// The outcome of a driver's requests on a path.
+struct Driven {
+    path: String,
+    /// Requests that it got answers to.
+    answered: u64,
+    /// Statements of the driver that the agent has told.
+    told: u64,
 }
 
 struct Carried {
@@ -187,6 +211,8 @@ fn outcome(kernel: String, said: &str) -> Result<Outcome> {
         tapped: 0,
         adopted: 0,
         not_adopted: Vec::new(),
+        drivers: Vec::new(),
+        demo: None,
     };
     let mut is_done = false;
     for line in said.lines() {
@@ -206,6 +232,20 @@ fn outcome(kernel: String, said: &str) -> Result<Outcome> {
             ["tapped", told @ ..] => outcome.tapped = requests(told)?,
             ["adopted", told @ ..] => outcome.adopted = requests(told)?,
             ["not_adopted", reason] => outcome.not_adopted.push((*reason).to_owned()),
+            ["driver", path, answered, told] => outcome.drivers.push(Driven {
+                path: (*path).to_owned(),
+                answered: answered.parse()?,
+                told: told.parse()?,
+            }),
+            ["demo", code, held, made] => {
+                outcome.demo = Some(Demo {
+                    code: (*code).to_owned(),
+                    held: held.parse()?,
+                    made: made.parse()?,
+                });
+            }
+            // It has said nothing.
+            ["driver", path, _] => bail!("no request of a driver was answered on the path {path}"),
             ["done"] => is_done = true,
             _ => bail!("what is {result:?}?"),
         }
@@ -243,6 +283,17 @@ impl Outcome {
                 .map(|why| format!(", {why}"))
                 .collect::<String>()
         );
+        for Driven {
+            path,
+            answered,
+            told,
+        } in &self.drivers
+        {
+            println!("  a driver on {path}: {answered} requests answered, {told} told");
+        }
+        if let Some(Demo { code, held, made }) = &self.demo {
+            println!("  the demo: exit code {code}, {held} of {made} checks held");
+        }
     }
 
     fn judge(&self) -> Result<()> {
@@ -285,7 +336,35 @@ impl Outcome {
             self.adopted > 0 || !self.not_adopted.is_empty(),
             "a running connection is not read, and nobody says why"
         );
+        for path in ["bypass", "tap", "inline"] {
+            let driven = self.drivers.iter().find(|one| one.path == path);
+            let driven = driven.with_context(|| format!("no driver was tried on {path}"))?;
+            ensure!(
+                driven.answered == DRIVERS_REQUESTS,
+                "{path}: {} of a driver's requests were answered",
+                driven.answered
+            );
+            ensure!(
+                path == "bypass" || driven.told > 0,
+                "{path}: nothing was told of a driver's requests"
+            );
+        }
+        let demo = self.demo.as_ref().context("the demo was not tried")?;
+        // The demo's application runs before the agent does: where no such connection is adopted, there is nothing to show.
+        ensure!(
+            demo.holds() || self.adopted == 0,
+            "the demo ended with {}, and {} of its {} checks held",
+            demo.code,
+            demo.held,
+            demo.made
+        );
         Ok(())
+    }
+}
+
+impl Demo {
+    fn holds(&self) -> bool {
+        self.code == "0" && self.held == self.made && self.made > 0
     }
 }
 
@@ -293,16 +372,20 @@ impl Outcome {
 mod tests {
     use super::*;
 
+    const DRIVEN: &str = "RESULT driver bypass 100 0\nRESULT driver tap 100 98\nRESULT driver inline 100 98\n\
+         RESULT demo 0 10 10\n";
+
     #[test]
     fn a_guest_is_understood() {
         let said = "[ 1.0] boot\nRESULT doctor path splice_egress ok carried\n\
                     RESULT carried egress 0 10 20\nRESULT refused foreign_netns\nRESULT tapped 10\n\
-                    RESULT adopted\nRESULT not_adopted no_end\nRESULT done\n";
-        let all = outcome("6.1".into(), said).unwrap();
+                    RESULT adopted\nRESULT not_adopted no_end\n";
+        let said = format!("{said}{DRIVEN}RESULT done\n");
+        let all = outcome("6.1".into(), &said).unwrap();
         assert_eq!(all.doctor, ["path splice_egress ok carried"]);
         all.judge().unwrap();
         assert!(outcome("6.1".into(), "RESULT carried egress 0 10 20\n").is_err());
-        let row = "| 6.1 | amd64 | egress | yes, 10 requests told | no: `no_end` |";
+        let row = "| 6.1 | amd64 | egress | yes, 10 requests told | no: `no_end` | bypass, tap, inline | all 10 checks |";
         let page = page::of("amd64", &[all], "");
         assert!(page.contains(row), "{page}");
         // What another processor's run has found stays, and a row of this one's is replaced.
@@ -316,9 +399,10 @@ mod tests {
             "RESULT carried egress 0 10 20\nRESULT refused \n",
             "RESULT carried egress 1 10 20\n",
             "RESULT carried egress 0 0 20\n",
+            "RESULT carried egress 0 10 20\nRESULT tapped 10\nRESULT adopted 3\nRESULT driver tap 99 99\n",
             "",
         ] {
-            let said = format!("{bad}RESULT done\n");
+            let said = format!("{bad}{DRIVEN}RESULT done\n");
             assert!(
                 outcome("6.1".into(), &said).unwrap().judge().is_err(),
                 "{bad}"

@@ -4,18 +4,20 @@ use std::{fmt::Write, fs};
 
 use anyhow::Result;
 
-use super::Outcome;
+use super::{DRIVERS_REQUESTS, Outcome};
 use crate::{paths, processor::Processor};
 
 const HEAD: &str = "# Other kernels
 
-Written by `cargo xtask kernels`, which boots kernels of Debian in an emulator, with a release build of the agent. Each boot runs `doctor`, has
-checksummed streams carried by each engine of the splice, and has two connections read from copies: one that begins under its rule, and one that
-was there before the agent. The tests run on 6.18. Nothing runs the tap on 5.15: its verifier has no `bpf_loop`, which the meter needs (5.17), so
+Written by `cargo xtask kernels`, which boots kernels of Debian in an emulator, with a release build whose optimiser does less (`profile.guest`).
+Each boot runs `doctor`, has checksummed streams carried by each engine of the splice, has two connections read from copies (one that begins under
+its rule, and one that was there before the agent), has the Rust driver ask the embedded database on three paths (left alone, read from copies, and
+through the agent), and runs the demo, at a rate that an emulator can do; its application runs before the agent does, so it cannot be shown where no
+running connection is adopted. The tests run on 6.18. Nothing runs the tap on 5.15: its verifier has no `bpf_loop`, which the meter needs (5.17), so
 `doctor` says that the path `observe` is off, and rules that would tap have their flows come to the agent.
 
-| kernel | processor | engines that carried | tapped: attached, copied | running connections adopted |
-| --- | --- | --- | --- | --- |
+| kernel | processor | engines that carried | tapped: attached, copied | running connections adopted | a driver's requests answered | the demo |
+| --- | --- | --- | --- | --- | --- | --- |
 ";
 
 /// Writes the rows of a processor into the page; those of others stay.
@@ -42,12 +44,23 @@ pub(super) fn of(arch: &str, outcomes: &[Outcome], before: &str) -> String {
             0 => "no".to_owned(),
             requests => format!("yes, {requests} requests told"),
         };
+        let all = outcome.drivers.iter();
+        let answered: Vec<&str> = all
+            .filter(|one| one.answered == DRIVERS_REQUESTS)
+            .map(|one| one.path.as_str())
+            .collect();
+        let demo = match &outcome.demo {
+            Some(demo) if demo.holds() => format!("all {} checks", demo.made),
+            Some(demo) => format!("no: {} of {} checks", demo.held, demo.made),
+            None => "not run".to_owned(),
+        };
         // Writing to a string does not fail.
         let _ = writeln!(
             rows,
-            "| {} | {arch} | {} | {tapped} | {adopted} |",
+            "| {} | {arch} | {} | {tapped} | {adopted} | {} | {demo} |",
             outcome.kernel,
             engines.join(", "),
+            answered.join(", "),
         );
     }
     let others = before.lines().filter(|line| {

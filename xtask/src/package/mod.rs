@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> Result<()> {
         None => {
             let processor = release.processor;
             processor.ensure()?;
-            let folder = processor.build(&["-p", "underpass", "--bin", "underpass"])?;
+            let folder = processor.build("release", &["-p", "underpass", "--bin", "underpass"])?;
             folder.join("underpass")
         }
     };

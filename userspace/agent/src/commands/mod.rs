@@ -28,6 +28,5 @@ pub mod statements;
 mod table;
 pub mod tail;
 pub mod top;
-mod trial;
 pub mod whereabouts;
 mod windows;

@@ -11,7 +11,7 @@ use toml_parser::{
     lexer::{Token, TokenKind},
 };
 
-use super::{ConfigError, Sources, error::Flaw};
+use super::{ConfigError, Sources, error::Flaw, value::said_by_parser};
 
 /// Columns of a line, beyond which a list takes several lines.
 const WIDTH: usize = 120;
@@ -26,12 +26,7 @@ const INDENT: usize = 4;
 pub fn laid_out(path: &Path, text: &str) -> Result<String, ConfigError> {
     let read = |text: &str| {
         let read: Result<Table, _> = toml::from_str(text);
-        read.map_err(|e| {
-            Flaw::new(
-                e.span().unwrap_or_default(),
-                e.message().replace('\n', ", "),
-            )
-        })
+        read.map_err(|e| Flaw::new(e.span().unwrap_or_default(), said_by_parser(&e)))
     };
     let error = |flaw| Sources::of(path, text).error(flaw);
     let meant = read(text).map_err(error)?;

@@ -4,7 +4,7 @@ use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 use cql_edit::{Transform, transforms};
 use flow::About;
-use policy::{Action, RuleName};
+use policy::{Action, RuleName, did_you_mean};
 use serde::de::DeserializeOwned;
 use steps::{
     JournalSettings, Reporter, WhenFull, effect::Effect, effects, lookup, otlp::CollectorSettings,
@@ -13,7 +13,7 @@ use steps::{
 use toml::{Spanned, Table};
 
 use super::bounds::MAX_STEPS;
-use super::{error::Flaw, protective, raw::RawRule};
+use super::{error::Flaw, protective, raw::RawRule, value::said_by_parser};
 
 /// The step that merges writes.
 const COALESCE: &str = "coalesce";
@@ -365,8 +365,9 @@ fn step(
         built.map(Step::Reports).map_err(flaw)
     } else {
         let names = names();
+        let meant = did_you_mean(name.as_str().unwrap_or_default(), names.split(", "));
         Err(flaw(format!(
-            "{TRANSFORM}: expected one of {names}; found {name}"
+            "{TRANSFORM}: expected one of {names}; found {name}{meant}"
         )))
     }
 }
@@ -379,7 +380,7 @@ fn settings_alone<T: DeserializeOwned>(table: &Table) -> Result<T, String> {
 }
 
 fn settings<T: DeserializeOwned>(table: &Table) -> Result<T, String> {
-    T::deserialize(table.clone()).map_err(|e| e.message().replace('\n', ", "))
+    T::deserialize(table.clone()).map_err(|e| said_by_parser(&e))
 }
 
 #[cfg(test)]

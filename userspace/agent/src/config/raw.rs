@@ -26,7 +26,7 @@ use super::{
     error::Flaw,
     schema,
     users::RawId,
-    value::MAX_SOCKET_PATH_BYTES,
+    value::{MAX_SOCKET_PATH_BYTES, said_by_parser},
 };
 use crate::{
     containers::{MAX_RUNTIMES, Speaks},
@@ -733,24 +733,7 @@ pub(super) fn parse_further(text: &str) -> Result<RawFurther, Flaw> {
 
 fn from_toml<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Flaw> {
     toml::from_str(text).map_err(|e| {
-        let message = e.message().replace('\n', ", ");
-        let message = format!("{message}{}", meant(&message));
         let start = text.len() - text.trim_start().len();
-        Flaw::new(e.span().unwrap_or(start..start), message)
+        Flaw::new(e.span().unwrap_or(start..start), said_by_parser(&e))
     })
-}
-
-/// The key that was probably meant by one that is not known, from what the parser says of it: ``unknown field `a`,
-/// expected one of `b`, `c` ``.
-fn meant(message: &str) -> String {
-    let unknown = ["unknown field `", "unknown variant `"];
-    let rest = unknown
-        .iter()
-        .find_map(|begins| message.strip_prefix(begins));
-    let Some((found, expected)) = rest.and_then(|rest| rest.split_once('`')) else {
-        return String::new();
-    };
-    // Between the quotes.
-    let keys = expected.split('`').skip(1).step_by(2);
-    policy::did_you_mean(found, keys)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use policy::{Action, Rule};
+use policy::{Action, Rule, did_you_mean};
 use toml::Spanned;
 
 use super::{
@@ -45,8 +45,9 @@ pub fn marking_rule(conditions: &[(&str, &str)], action: Action) -> Result<Rule,
             "gid" => raw.gid.push(spanned(RawId::of(value))),
             _ => {
                 return Err(format!(
-                    "expected one of {}; found {key:?}",
-                    SELECTOR_KEYS.join(", ")
+                    "expected one of {}; found {key:?}{}",
+                    SELECTOR_KEYS.join(", "),
+                    did_you_mean(key, SELECTOR_KEYS)
                 ));
             }
         }

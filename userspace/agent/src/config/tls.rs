@@ -6,7 +6,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use tls::{Accepting, Dialling, RawDialling, TlsSettings, file, secret};
 use toml::{Spanned, Table, Value};
 
-use super::{error::Flaw, raw::RawRule};
+use super::{error::Flaw, raw::RawRule, value::said_by_parser};
 
 const TLS: &str = "rule.tls";
 const UPSTREAM: &str = "rule.upstream_tls";
@@ -150,7 +150,7 @@ fn enriches(rule: &RawRule, key: &str) -> Result<(), Flaw> {
 }
 
 fn settings<T: DeserializeOwned>(table: &Table) -> Result<T, String> {
-    T::deserialize(table.clone()).map_err(|e| e.message().replace('\n', ", "))
+    T::deserialize(table.clone()).map_err(|e| said_by_parser(&e))
 }
 
 #[cfg(test)]

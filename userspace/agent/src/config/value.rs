@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use policy::did_you_mean;
 use steps::duration;
 use toml::Spanned;
 
@@ -79,5 +80,29 @@ pub(super) fn one_of<T: Copy>(
         Some((last, others)) => format!("{} or {last}", others.join(", ")),
         None => String::new(),
     };
-    expected(key, text, &choice)
+    let mut message = format!("{key}: expected {choice}; found {:?}", text.get_ref());
+    message += &did_you_mean(text.get_ref(), all.iter().map(|(name, _)| *name));
+    Err(Flaw::new(text.span(), message))
+}
+
+/// The parser's error in one line, with the key or value that was probably meant by one that is not known.
+pub(super) fn said_by_parser(error: &toml::de::Error) -> String {
+    let mut message = error.message().replace('\n', ", ");
+    message += &meant(&message);
+    message
+}
+
+/// The key that was probably meant by one that is not known, from what the parser says of it: ``unknown field `a`,
+/// expected one of `b`, `c` ``.
+fn meant(message: &str) -> String {
+    let unknown = ["unknown field `", "unknown variant `"];
+    let rest = unknown
+        .iter()
+        .find_map(|begins| message.strip_prefix(begins));
+    let Some((found, expected)) = rest.and_then(|rest| rest.split_once('`')) else {
+        return String::new();
+    };
+    // Between the quotes.
+    let keys = expected.split('`').skip(1).step_by(2);
+    did_you_mean(found, keys)
 }

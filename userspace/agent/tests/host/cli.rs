@@ -2,7 +2,6 @@
 
 use std::{
     net::TcpListener,
-    os::unix::process::CommandExt,
     process::{Command, Output},
 };
 
@@ -282,34 +281,16 @@ fn run_without_root_says_so() {
         std::os::unix::fs::PermissionsExt::from_mode(0o644),
     )
     .unwrap();
-    // The binary may lie where another user cannot reach it.
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(
-        folder.path(),
-        std::os::unix::fs::PermissionsExt::from_mode(0o755),
-    )
-    .unwrap();
-    let copy = folder.path().join("underpass");
-    sandbox::program::copy(BINARY, &copy).unwrap();
-    let mut command = Command::new(&copy);
-    command
-        .args(["run", "--config", path(&policy)])
-        .uid(65_534)
-        .gid(65_534)
-        .current_dir("/");
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(complaint(&output).contains("needs root"));
-    // What is pinned can be seen by root alone.
-    let mut command = Command::new(&copy);
-    command
-        .arg("detach")
-        .uid(65_534)
-        .gid(65_534)
-        .current_dir("/");
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(complaint(&output).contains("needs root"));
+    let program = sandbox::program::Reachable::of(BINARY).unwrap();
+    for args in [
+        &["run", "--config", path(&policy)][..],
+        // What is pinned can be seen by root alone.
+        &["detach"],
+    ] {
+        let output = program.as_nobody(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(complaint(&output).contains("needs root"), "{args:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `doctor` about programs and sockmaps that are not an agent's.
 
-use std::{os::unix::process::CommandExt, path::Path, process::Command};
+use std::{path::Path, process::Command};
 
 use dataplane::Splicer;
 use sandbox::{Agent, Sandbox};
@@ -179,18 +179,8 @@ fn what_incoming_connections_need_is_tried_out() {
 
 #[test]
 fn without_root_doctor_says_that_it_cannot_look() {
-    let folder = tempfile::tempdir().unwrap();
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), open).unwrap();
-    let copy = folder.path().join("underpass");
-    sandbox::program::copy(BINARY, &copy).unwrap();
-    let mut command = Command::new(&copy);
-    command
-        .args(["doctor", "--json"])
-        .uid(65_534)
-        .gid(65_534)
-        .current_dir("/");
-    let found = Found::by(&mut command);
+    let program = sandbox::program::Reachable::of(BINARY).unwrap();
+    let found = Found::by(&mut program.as_nobody(&["doctor", "--json"]));
     assert_eq!(found.all("other BPF programs", "run as root").len(), 1);
     let addresses = found.all("incoming clients' addresses", "see this host's address");
     assert_eq!(addresses.len(), 1);

@@ -648,7 +648,8 @@ fn statements_are_told_at_the_socket_alone_to_so_many_and_until_the_agent_ends()
         assert_eq!(output.status.code(), Some(2));
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(
-            said.contains("there is no key \"usr\": did you mean `user`?"),
+            said.contains("there is no key \"usr\"; keys here: ")
+                && said.contains(": did you mean `user`?"),
             "{said}"
         );
         thread::scope(|scope| {

@@ -323,6 +323,48 @@ fn every_table_takes_the_keys_that_the_schema_has_and_no_other() {
     }
 }
 
+/// A word with its last letter doubled, which none of ours is.
+fn misspelt(word: &str) -> String {
+    format!("{word}{}", word.chars().last().unwrap())
+}
+
+#[test]
+fn an_error_ends_with_what_was_meant_by_a_misspelt_key_or_value() {
+    let schema = schema();
+    let mut tried = 0;
+    let mut wrong = Vec::new();
+    let mut ends_with = |meant: &str, file: &Value| {
+        tried += 1;
+        let refused = parsed(file).unwrap_err();
+        if !refused.ends_with(&format!(": did you mean `{meant}`?")) {
+            wrong.push(refused);
+        }
+    };
+    for table in tables(&schema) {
+        // serde lists nothing of a choice between types.
+        if table.name == "rewrite.timestamps" {
+            continue;
+        }
+        for (key, property) in table.keys() {
+            if key != "transform" {
+                ends_with(key, &table.with(&misspelt(key), &json!(1)));
+            }
+            // Levels are the step's to read, which lists them.
+            if table.name == "consistency" {
+                continue;
+            }
+            let list = |place: &str| property.pointer(place).and_then(Value::as_array);
+            let each = |place: &str| list(place).into_iter().flatten();
+            let named = each("/oneOf").map(|one| &one["const"]);
+            for value in named.chain(each("/enum")).filter_map(Value::as_str) {
+                ends_with(value, &table.with(key, &json!(misspelt(value))));
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new(), "of {tried}");
+    assert!(tried > 200, "{tried}");
+}
+
 #[test]
 fn a_key_of_another_type_is_refused() {
     let schema = schema();

@@ -1,12 +1,6 @@
 //! The control socket: who may open it, and whose it is.
 
-use std::{
-    os::unix::{
-        fs::{MetadataExt, PermissionsExt},
-        process::CommandExt,
-    },
-    process::Command,
-};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use sandbox::Agent;
 use serde_json::json;
@@ -37,12 +31,9 @@ fn only_root_may_and_only_one_agent_has_the_socket() {
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(folder.path().join(made), open).unwrap();
     }
-    let copy = folder.path().join("underpass");
-    sandbox::program::copy(BINARY, &copy).unwrap();
-    let mut nobody = Command::new(&copy);
+    let program = sandbox::program::Reachable::of(BINARY).unwrap();
     let args = ["mark", "all", "deny", "--control", socket.to_str().unwrap()];
-    nobody.args(args).uid(65_534).gid(65_534).current_dir("/");
-    let output = operator::output(&mut nobody);
+    let output = operator::output(&mut program.as_nobody(&args));
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(
