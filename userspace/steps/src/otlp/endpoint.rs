@@ -16,10 +16,15 @@ impl Endpoint {
     /// # Errors
     /// Says what it should be.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
+        // A log-in would be in every log.
+        let found = match text.contains('@') {
+            true => "a log-in, which no collector is sent".to_owned(),
+            false => format!("{text:?}"),
+        };
         let expected = || {
             format!(
                 "endpoint: expected `http://HOST:PORT` or `https://HOST:PORT`, where a collector takes OTLP over gRPC, \
-                 such as `http://127.0.0.1:4317`; found {text:?}"
+                 such as `http://127.0.0.1:4317`; found {found}"
             )
         };
         let uri: Uri = text.parse().map_err(|_| expected())?;
@@ -88,7 +93,7 @@ mod tests {
             "http://:4317",
             "http://127.0.0.1:4317/v1/traces",
             "http://127.0.0.1:4317?a",
-            "http://me@127.0.0.1:4317",
+            "http://me:hunter2@127.0.0.1:4317",
             "grpc://127.0.0.1:4317",
             "unix:///run/collector.sock",
         ] {
@@ -97,6 +102,7 @@ mod tests {
                 error.contains("expected `http://HOST:PORT` or `https://HOST:PORT`, where"),
                 "{error}"
             );
+            assert!(!error.contains("hunter2"), "{error}");
         }
         let encrypted = Endpoint::parse("https://[::1]:4317").unwrap();
         assert!(encrypted.is_encrypted());
