@@ -75,7 +75,6 @@ const DATABASE: Measure = Measure::Ratio(Metric::Cpu(Process::Database));
 const PROXY_TO_NGINX: Measure = Measure::Against("nginx", Metric::Cpu(Process::Proxy));
 const OP_S_TO_HAPROXY: Measure = Measure::Against("haproxy", Metric::OpS);
 const OP_S_TO_RELAY: Measure = Measure::Against("relay", Metric::OpS);
-const CPU_TO_RELAY: Measure = Measure::Against("relay", Metric::AllCpu);
 const ADDED_BY_RELAY: Measure = Measure::Share("relay", Metric::P50);
 const A_CONNECTION: &str = "a few look-ups for each connection";
 const LITTLE_LEFT: &str = "a flow that the kernel carries leaves little in the agent";
@@ -83,6 +82,7 @@ const MEANWHILE: &str = "what comes meanwhile is relayed";
 const DECODES_NOTHING: &str = "that one decodes nothing";
 const NO_SOCKET: &str = "packets go on, no socket of the gateway's sees them";
 const NOTHING_PER_BYTE: &str = "no code of ours runs for its bytes: nothing but noise";
+const NOT_ITS_SOCKET: &str = "a packet's socket is looked up in vain, for both directions";
 const A_LOOK: &str = "one program for each segment";
 const A_COPY: &str = "a copy of each packet, for which nobody waits and nobody is woken";
 const IN_KERNEL: &str = "bytes skip TCP between two sockets of one host";
@@ -100,6 +100,7 @@ pub const ALL: &[Bar] = &[
     bar("bypass", MANY, OP_S, AtLeast(0.98), NOTHING_PER_BYTE),
     bar("bypass", ONE, P50, AtMost(1.02), NOTHING_PER_BYTE),
     bar("bypass", "connect", ADDED, AtMost(5.0), A_CONNECTION),
+    bar("beside", ONE, ADDED, AtMost(0.5), NOT_ITS_SOCKET),
     bar("observe", ONE, ADDED, AtMost(0.8), A_LOOK),
     bar("observe", MANY, OP_S, AtLeast(0.92), A_LOOK),
     bar("tap", ONE, ADDED, AtMost(1.5), A_COPY),
@@ -111,7 +112,6 @@ pub const ALL: &[Bar] = &[
     bar("shortcut", MANY, OP_S, AtLeast(1.4), IN_KERNEL),
     bar("splice", ONE, ADDED_BY_RELAY, AtMost(0.55), PAST_THE_AGENT),
     bar("splice", MANY, OP_S_TO_RELAY, AtLeast(1.3), PAST_THE_AGENT),
-    bar("splice", MANY, CPU_TO_RELAY, AtMost(0.75), PAST_THE_AGENT),
     bar("splice", CROWD, Measure::RssMib, AtMost(40.0), LITTLE_LEFT),
     bar(
         "splice",

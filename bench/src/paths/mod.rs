@@ -18,9 +18,10 @@ pub use untouched::FORWARD;
 use crate::gateway::nftables;
 
 /// All of them, in the order of tables.
-pub const OURS: [&Ours; 14] = [
+pub const OURS: [&Ours; 15] = [
     &untouched::BYPASS,
     &untouched::REMEMBERED,
+    &untouched::BESIDE,
     &untouched::OBSERVE,
     &tap::TAP,
     &SHORTCUT,

@@ -29,10 +29,24 @@ pub const REMEMBERED: Ours = Ours {
     ..BYPASS
 };
 
+/// The line that gives paths an agent of their own. Where a rule observes, programs run for the packets of every socket beneath
+/// the agent's cgroup, also of those that are left alone.
+const ON_PACKETS: &str = "# its rules have programs run for packets";
+
+/// The path `untouched`, of the action `bypass` where another rule observes.
+pub const BESIDE: Ours = Ours {
+    name: "beside",
+    about: "as bypass, where another rule observes: cgroup_skb programs find that the socket is left alone",
+    agent: ON_PACKETS,
+    rule: "action = \"bypass\"\n[[rule]]\nname = \"elsewhere\"\nto = [\"192.0.2.1:9042\"]\naction = \"observe\"",
+    ..BYPASS
+};
+
 /// The path `untouched`, of the action `observe`: passive programs on the client's packets.
 pub const OBSERVE: Ours = Ours {
     name: "observe",
     about: "the socket is left alone; cgroup_skb programs read CQL headers in passing",
+    agent: ON_PACKETS,
     rule: "action = \"observe\"",
     carries: |job| match job.protocol {
         Protocol::Redis => Err("it reads CQL headers alone"),

@@ -16,6 +16,9 @@ use crate::databases::Given;
 const OUT: &str = "bench/results/bars.json.gz";
 /// The seconds of a path in a round.
 const SECONDS: f64 = 0.5;
+/// The seconds of a path's turn. Shorter than what disturbs a database (a collection of garbage, a flush), which otherwise
+/// falls to one path's turn.
+const TURN_SECONDS: f64 = 0.125;
 
 /// Options of `bars`.
 #[derive(clap::Args)]
@@ -48,6 +51,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let rounds = sequential::MOST_ROUNDS as u32;
     let mut how = how(rounds, SECONDS, args.common.seed);
     how.decides = true;
+    how.timing.turn_seconds = TURN_SECONDS;
     let measurement = Measurement {
         given: args.given.clone(),
         ..Measurement::new(&args.common, &paths, how, out)?

@@ -30,7 +30,7 @@ pub use fragments::{
 pub use keys::MAX_PREFIX_BYTES;
 pub use pace::Pace;
 pub use session::{Dial, MAX_MESSAGE_BYTES, dial_plainly};
-pub use settings::{Endpoint, Login, MAX_ENDPOINTS, Settings};
+pub use settings::{ETCD, Login, MAX_ENDPOINTS, Settings};
 pub use status::{MAX_ERROR_BYTES, STATUS_TTL, Status, Verdict};
 
 #[cfg(test)]

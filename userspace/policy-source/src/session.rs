@@ -6,7 +6,7 @@ use etcd_client::{
     Channel, Client, ConnectOptions, GetOptions, GetResponse, SortOrder, SortTarget,
 };
 use hyper_util::rt::TokioIo;
-use tls::Outward;
+use tls::{Endpoint, Outward};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, lookup_host},
@@ -15,7 +15,7 @@ use tokio::{
 use tonic::transport::{Endpoint as Target, Uri};
 use tower::service_fn;
 
-use crate::{Endpoint, Failure, Fragments, MAX_FRAGMENTS, Settings, Unusable, keys::Keys};
+use crate::{Failure, Fragments, MAX_FRAGMENTS, Settings, Unusable, keys::Keys};
 
 /// The longest message that is taken from etcd: tonic's own limit, far above a policy.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 20;

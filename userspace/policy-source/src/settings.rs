@@ -2,13 +2,19 @@
 
 use std::path::PathBuf;
 
-use tls::{Dialling, Outward};
-use tonic::transport::Uri;
+use tls::{Dialling, Endpoint, Outward, Service};
 
 use crate::Failure;
 
 /// Members that can be named. Clusters have three or five, seven at most.
 pub const MAX_ENDPOINTS: usize = 16;
+
+/// The service that an endpoint is the address of.
+pub const ETCD: Service = Service {
+    place: "where clients reach a member of etcd",
+    example: "https://etcd1.example:2379",
+    login: "`user` and `password_file` have",
+};
 
 /// The protocol that ALPN names for gRPC.
 const PROTOCOL: &str = "h2";
@@ -38,72 +44,6 @@ pub struct Login {
     pub password_file: PathBuf,
 }
 
-/// A member's `HOST:PORT`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    authority: String,
-    host: String,
-    is_encrypted: bool,
-}
-
-impl Endpoint {
-    /// Reads a setting.
-    ///
-    /// # Errors
-    /// Says what it should be.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        // A log-in would be in every log.
-        let found = match text.contains('@') {
-            true => "a log-in, which `user` and `password_file` have".to_owned(),
-            false => format!("{text:?}"),
-        };
-        let expected = || {
-            format!(
-                "expected `http://HOST:PORT` or `https://HOST:PORT`, where clients reach a member of etcd, such as \
-                 `https://etcd1.example:2379`; found {found}"
-            )
-        };
-        let uri: Uri = text.parse().map_err(|_| expected())?;
-        let is_encrypted = match uri.scheme_str() {
-            Some("http") => false,
-            Some("https") => true,
-            _ => return Err(expected()),
-        };
-        let is_bare = uri.path() == "/" && uri.query().is_none();
-        let authority = uri.authority().filter(|authority| {
-            is_bare
-                && !authority.host().is_empty()
-                && !authority.as_str().contains('@')
-                && authority.port_u16().is_some_and(|port| port > 0)
-        });
-        let authority = authority.ok_or_else(expected)?;
-        Ok(Self {
-            authority: authority.as_str().to_owned(),
-            host: authority.host().to_owned(),
-            is_encrypted,
-        })
-    }
-
-    /// Whether the member is reached by TLS.
-    pub fn is_encrypted(&self) -> bool {
-        self.is_encrypted
-    }
-
-    /// Whether the member is on this host.
-    pub fn is_here(&self) -> bool {
-        matches!(self.host.as_str(), "127.0.0.1" | "[::1]" | "localhost")
-    }
-
-    /// Returns `HOST:PORT`.
-    pub fn authority(&self) -> &str {
-        &self.authority
-    }
-
-    pub(crate) fn host(&self) -> &str {
-        &self.host
-    }
-}
-
 impl Settings {
     /// Reads certificates and password, only to check whether they can be used.
     ///
@@ -120,7 +60,7 @@ impl Settings {
     pub(crate) fn outward(&self, to: &Endpoint) -> Result<Option<Outward>, Failure> {
         let load = |tls| Outward::load(tls, to.host(), Some(PROTOCOL));
         let loaded = self.tls.as_ref().map(load).transpose();
-        loaded.map_err(|why| Failure::Tls(to.authority.clone(), std::io::Error::other(why)))
+        loaded.map_err(|why| Failure::Tls(to.authority().to_owned(), std::io::Error::other(why)))
     }
 
     /// Reads the user's password as it is now.

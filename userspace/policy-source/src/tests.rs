@@ -77,29 +77,3 @@ fn members_are_tried_at_once_and_then_less_and_less_often() {
     }
     assert!(before <= pace.longest_wait);
 }
-
-#[test]
-fn an_endpoint_is_a_host_and_a_port() {
-    for (text, authority) in [
-        ("http://127.0.0.1:2379", "127.0.0.1:2379"),
-        ("https://[::1]:2379/", "[::1]:2379"),
-        ("https://etcd1.example:2379", "etcd1.example:2379"),
-    ] {
-        assert_eq!(Endpoint::parse(text).unwrap().authority(), authority);
-    }
-    for text in [
-        "",
-        "127.0.0.1:2379",
-        "http://a",
-        "http://a:0",
-        "http://me:secret@a:1",
-        "http://a:1/v3",
-        "unix:///a",
-    ] {
-        let refused = Endpoint::parse(text).unwrap_err();
-        assert!(
-            refused.starts_with("expected `http://HOST:PORT` or"),
-            "{refused}"
-        );
-    }
-}

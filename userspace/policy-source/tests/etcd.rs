@@ -17,11 +17,11 @@ use std::{
 
 use nix::sys::signal::Signal;
 use policy_source::{
-    Endpoint, Failure, Fleet, Follower, Fragment, Fragments, KEPT_VERSIONS, Login,
-    MAX_FRAGMENT_BYTES, MAX_FRAGMENTS, News, Pace, Settings, Verdict, dial_plainly,
+    ETCD, Failure, Fleet, Follower, Fragment, Fragments, KEPT_VERSIONS, Login, MAX_FRAGMENT_BYTES,
+    MAX_FRAGMENTS, News, Pace, Settings, Verdict, dial_plainly,
 };
 use sandbox::{Certificates, Etcd};
-use tls::Dialling;
+use tls::{Dialling, Endpoint};
 use tokio::{
     runtime::Handle,
     sync::{oneshot, watch},
@@ -45,7 +45,9 @@ const PACE: Pace = Pace {
 };
 
 fn settings(endpoints: &[String]) -> Settings {
-    let endpoints = endpoints.iter().map(|url| Endpoint::parse(url).unwrap());
+    let endpoints = endpoints
+        .iter()
+        .map(|url| Endpoint::parse(url, ETCD).unwrap());
     Settings {
         endpoints: endpoints.collect(),
         prefix: "/underpass".to_owned(),

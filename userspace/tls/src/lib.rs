@@ -6,7 +6,7 @@
 //! - `made.rs`: configurations, and whether their files are still the same.
 //! - `failure.rs`: the reasons why TLS fails, for metrics and the log.
 //! - `handshakes.rs`: the counts of handshakes.
-//! - `outward.rs`: connections that the agent makes for itself.
+//! - `outward.rs`: connections that the agent makes for itself; `endpoint.rs`: where to.
 //! - `seen.rs`: the view of an encrypted connection.
 //! - `towards.rs`: a flow's encryption towards its database, for another connection that has to be
 //!   the same.
@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod common;
+mod endpoint;
 mod failure;
 mod files;
 mod handshakes;
@@ -29,6 +30,7 @@ mod towards;
 use std::{collections::HashMap, sync::Arc};
 
 pub use common::Common;
+pub use endpoint::{Endpoint, Service};
 pub use failure::Failure;
 pub use handshakes::Handshakes;
 use made::Hears;

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use policy_source::{Endpoint, Login, MAX_ENDPOINTS, MAX_PREFIX_BYTES, Settings};
+use policy_source::{ETCD, Login, MAX_ENDPOINTS, MAX_PREFIX_BYTES, Settings};
 use serde::Deserialize;
+use tls::Endpoint;
 use toml::Spanned;
 
 use super::{
@@ -134,7 +135,7 @@ fn endpoints(raw: &RawPolicy) -> Result<Vec<Endpoint>, Flaw> {
         return Err(Flaw::new(raw.source.span(), message));
     }
     let read = |text: &Spanned<String>| {
-        let endpoint = Endpoint::parse(text.get_ref());
+        let endpoint = Endpoint::parse(text.get_ref(), ETCD);
         endpoint.map_err(|why| Flaw::new(text.span(), format!("policy.endpoints: {why}")))
     };
     let endpoints: Vec<Endpoint> = raw.endpoints.iter().map(read).collect::<Result<_, _>>()?;

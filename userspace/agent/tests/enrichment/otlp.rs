@@ -2,6 +2,7 @@
 //! refuses costs nobody but it.
 
 use std::{
+    fs,
     io::{Read, Write},
     net::{SocketAddr, TcpListener},
     thread,
@@ -173,7 +174,7 @@ fn an_audit_and_a_slow_log_are_log_records() {
                 assert!(audit[1].trace_id.is_empty() && audit[1].span_id.is_empty());
                 says(&audit[1], &[("underpass.outcome", "unanswered")]);
                 let resource = collector.resource().attributes;
-                let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+                let own = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
                 for (key, value) in [
                     ("service.name", "shop"),
                     ("service.version", env!("CARGO_PKG_VERSION")),
@@ -449,5 +450,24 @@ fn a_reload_sends_elsewhere_and_ends_it() {
         wait_for(&second, 2);
         assert_eq!(first.metrics().len(), sent);
         c.ends();
+    });
+}
+
+#[test]
+fn what_rules_say_of_a_collector_is_not_said_of_the_agent() {
+    host(|host| {
+        let listener = listen(host.sandbox);
+        let to = listener.local_addr().unwrap();
+        let collector = Collector::start(listener, Says::Thanks);
+        // From now on its own connections are among those that its hooks see.
+        let procs = host.sandbox.cgroup.path().join("cgroup.procs");
+        fs::write(procs, host.agent.pid().to_string()).unwrap();
+        let denied = format!("[[rule]]\nname = \"no\"\nto = [\"{to}\"]\naction = \"deny\"\n");
+        host.policy(&(policy(to, "", "inline", AUDIT) + &denied));
+        let mut c = begin(host);
+        asks(&mut c, SELECT);
+        c.ends();
+        wait_for(&collector, 1);
+        assert_eq!(failures(host, "logs", "unreachable"), 0);
     });
 }

@@ -9,17 +9,17 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{StatusCode, body::Bytes, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use thiserror::Error;
-use tls::Outward;
+use tls::{Endpoint, Outward};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
+    net::{TcpStream, lookup_host},
     runtime,
     task::JoinSet,
     time,
 };
 
-use super::{endpoint::Endpoint, messages};
-use crate::grpc;
+use super::messages;
+use crate::{grpc, register::Dials};
 
 /// The protocol that ALPN names for gRPC.
 pub(super) const PROTOCOL: &str = "h2";
@@ -111,6 +111,7 @@ pub(super) struct Client {
     runtime: Option<runtime::Runtime>,
     endpoint: Endpoint,
     tls: Option<Arc<Outward>>,
+    dials: Dials,
     connection: Option<Connection>,
 }
 
@@ -124,7 +125,11 @@ impl Client {
     ///
     /// # Errors
     /// There are no descriptors left.
-    pub(super) fn new(endpoint: Endpoint, tls: Option<Arc<Outward>>) -> io::Result<Self> {
+    pub(super) fn new(
+        endpoint: Endpoint,
+        tls: Option<Arc<Outward>>,
+        dials: Dials,
+    ) -> io::Result<Self> {
         let mut builder = runtime::Builder::new_current_thread();
         let runtime = builder
             .enable_all()
@@ -134,6 +139,7 @@ impl Client {
             runtime: Some(runtime),
             endpoint,
             tls,
+            dials,
             connection: None,
         })
     }
@@ -167,10 +173,27 @@ impl Client {
                 }
             }
         }
-        let mut connection = Connection::open(&self.endpoint, self.tls.as_deref()).await?;
+        let stream = self.dial().await.map_err(Failure::Unreachable)?;
+        let mut connection = Connection::open(stream, self.tls.as_deref()).await?;
         let taken = connection.ask(&uri, message).await?;
         self.connection = Some(connection);
         Ok(taken)
+    }
+
+    /// Connects, so that no hook of this agent changes the connection.
+    async fn dial(&self) -> io::Result<TcpStream> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+        for address in lookup_host(self.endpoint.authority()).await? {
+            let dialled = match self.dials.get() {
+                Some(probe) => probe.connect(address).await,
+                None => TcpStream::connect(address).await,
+            };
+            match dialled {
+                Ok(stream) => return stream.set_nodelay(true).map(|()| stream),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
     }
 }
 
@@ -185,10 +208,7 @@ impl Drop for Client {
 }
 
 impl Connection {
-    async fn open(endpoint: &Endpoint, tls: Option<&Outward>) -> Result<Self, Failure> {
-        let stream = TcpStream::connect(endpoint.authority()).await;
-        let stream = stream.map_err(Failure::Unreachable)?;
-        stream.set_nodelay(true).map_err(Failure::Unreachable)?;
+    async fn open(stream: TcpStream, tls: Option<&Outward>) -> Result<Self, Failure> {
         match tls {
             None => Self::begin(stream).await,
             Some(tls) => Self::begin(tls.begin(stream).await.map_err(Failure::Tls)?).await,

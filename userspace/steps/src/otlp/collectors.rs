@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use dataplane::backends::Probe;
 use export::{Export, Sink};
 use parking_lot::Mutex;
 use prometheus::Registry;
@@ -26,6 +27,7 @@ use super::{
     shared::Shared,
     signal::Signal,
 };
+use crate::register::Dials;
 
 /// The open collectors.
 #[derive(Debug)]
@@ -36,6 +38,7 @@ pub struct Collectors {
     /// All metrics of the agent.
     registry: Registry,
     metrics: OtlpMetrics,
+    dials: Dials,
 }
 
 /// An open collector.
@@ -53,7 +56,14 @@ impl Collectors {
             pushed: Mutex::default(),
             registry,
             metrics,
+            dials: Dials::default(),
         }
+    }
+
+    /// Gives the collectors the probe with which they are connected to from now on.
+    pub fn dial_by(&self, probe: Probe) {
+        // An agent has one probe for its whole life.
+        let _ = self.dials.set(probe);
     }
 
     /// Opens a collector of spans or log records, or returns the one that is open. The first record finds
@@ -125,7 +135,8 @@ impl Collectors {
             outward.clone(),
             self.metrics.clone(),
         ));
-        let client = Client::new(to.endpoint.clone(), outward).map_err(cannot)?;
+        let client = Client::new(to.endpoint.clone(), outward, self.dials.clone());
+        let client = client.map_err(cannot)?;
         let delivery = Delivery::new(shared.clone(), client);
         let collector = Arc::new(Collector {
             export: start(delivery).map_err(cannot)?,

@@ -14,7 +14,6 @@ mod client;
 mod collectors;
 mod counters;
 mod delivery;
-mod endpoint;
 mod exporting;
 mod messages;
 mod parts;

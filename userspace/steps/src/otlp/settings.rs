@@ -2,9 +2,16 @@
 
 use std::time::Duration;
 
-use tls::{Dialling, Outward, RawDialling};
+use tls::{Dialling, Endpoint, Outward, RawDialling, Service};
 
-use super::{client::PROTOCOL, endpoint::Endpoint};
+use super::client::PROTOCOL;
+
+/// The service that an endpoint is the address of.
+const COLLECTOR: Service = Service {
+    place: "where a collector takes OTLP over gRPC",
+    example: "http://127.0.0.1:4317",
+    login: "no collector is sent",
+};
 
 /// The `service.name` unless the file says another.
 pub const SERVICE: &str = "underpass";
@@ -39,7 +46,8 @@ impl CollectorSettings {
         tls: Option<RawDialling>,
         service: Option<String>,
     ) -> Result<Self, String> {
-        let endpoint = Endpoint::parse(endpoint)?;
+        let endpoint = Endpoint::parse(endpoint, COLLECTOR);
+        let endpoint = endpoint.map_err(|why| format!("endpoint: {why}"))?;
         let tls = tls.map(RawDialling::read).transpose();
         let tls = tls.map_err(|e| format!("tls: {e}"))?;
         match (endpoint.is_encrypted(), &tls) {

@@ -193,6 +193,7 @@ pub(super) fn attach(config: &Config, early: &mut Early) -> anyhow::Result<Attac
     early.services.folds.dial_by(probe);
     early.services.lookups.dial_by(probe);
     early.services.mirrors.dial_by(probe);
+    early.services.collectors.dial_by(probe);
     // Beneath the pins, which are ours alone by now.
     if let Err(error) = early.edge_control.apply(&config.xdp, &config.policy) {
         stop(&early.attached)?;

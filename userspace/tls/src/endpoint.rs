@@ -1,30 +1,40 @@
-//! The address of a collector.
+//! The address of a service that the agent asks for itself, by HTTP/2.
 
-use hyper::Uri;
+use http::Uri;
 
-/// A `HOST:PORT` that takes OTLP over gRPC.
+/// A `HOST:PORT`, and whether it is reached by TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Endpoint {
+pub struct Endpoint {
     authority: String,
     host: String,
     is_encrypted: bool,
+}
+
+/// A kind of service, as errors in its address name it.
+#[derive(Clone, Copy, Debug)]
+pub struct Service {
+    /// The meaning of the address, such as `where clients reach a member of etcd`.
+    pub place: &'static str,
+    /// A good address.
+    pub example: &'static str,
+    /// The place of user and password, which do not belong in an address.
+    pub login: &'static str,
 }
 
 impl Endpoint {
     /// Reads a setting.
     ///
     /// # Errors
-    /// Says what it should be.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        // A log-in would be in every log.
+    /// Says what it should be. A log-in is not repeated: it would be in every log.
+    pub fn parse(text: &str, service: Service) -> Result<Self, String> {
         let found = match text.contains('@') {
-            true => "a log-in, which no collector is sent".to_owned(),
+            true => format!("a log-in, which {}", service.login),
             false => format!("{text:?}"),
         };
         let expected = || {
             format!(
-                "endpoint: expected `http://HOST:PORT` or `https://HOST:PORT`, where a collector takes OTLP over gRPC, \
-                 such as `http://127.0.0.1:4317`; found {found}"
+                "expected `http://HOST:PORT` or `https://HOST:PORT`, {}, such as `{}`; found {found}",
+                service.place, service.example
             )
         };
         let uri: Uri = text.parse().map_err(|_| expected())?;
@@ -35,9 +45,8 @@ impl Endpoint {
         };
         let is_bare = uri.path() == "/" && uri.query().is_none();
         let authority = uri.authority().filter(|authority| {
-            let host = authority.host();
             is_bare
-                && !host.is_empty()
+                && !authority.host().is_empty()
                 && !authority.as_str().contains('@')
                 && authority.port_u16().is_some_and(|port| port > 0)
         });
@@ -49,31 +58,42 @@ impl Endpoint {
         })
     }
 
-    /// Whether the endpoint is reached by TLS.
-    pub(super) fn is_encrypted(&self) -> bool {
+    /// Whether the service is reached by TLS.
+    pub fn is_encrypted(&self) -> bool {
         self.is_encrypted
     }
 
+    /// Whether the service is on this host.
+    pub fn is_here(&self) -> bool {
+        matches!(self.host.as_str(), "127.0.0.1" | "[::1]" | "localhost")
+    }
+
     /// Returns the name or address; IPv6 in brackets.
-    pub(super) fn host(&self) -> &str {
+    pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// Returns a path's URL, with the scheme.
-    pub(super) fn url(&self, path: &str) -> String {
-        let scheme = if self.is_encrypted { "https" } else { "http" };
-        format!("{scheme}://{}{path}", self.authority)
+    /// Returns `HOST:PORT`.
+    pub fn authority(&self) -> &str {
+        &self.authority
     }
 
-    /// Returns `HOST:PORT`.
-    pub(super) fn authority(&self) -> &str {
-        &self.authority
+    /// Returns a path's URL, with the scheme.
+    pub fn url(&self, path: &str) -> String {
+        let scheme = if self.is_encrypted { "https" } else { "http" };
+        format!("{scheme}://{}{path}", self.authority)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SERVICE: Service = Service {
+        place: "where a collector takes OTLP over gRPC",
+        example: "http://127.0.0.1:4317",
+        login: "no collector is sent",
+    };
 
     #[test]
     fn an_endpoint_is_a_host_and_a_port() {
@@ -82,7 +102,8 @@ mod tests {
             ("http://[::1]:4317/", "[::1]:4317"),
             ("http://collector.monitoring:1", "collector.monitoring:1"),
         ] {
-            assert_eq!(Endpoint::parse(text).unwrap().authority(), expected);
+            let read = Endpoint::parse(text, SERVICE).unwrap();
+            assert_eq!(read.authority(), expected);
         }
         for text in [
             "",
@@ -97,15 +118,15 @@ mod tests {
             "grpc://127.0.0.1:4317",
             "unix:///run/collector.sock",
         ] {
-            let error = Endpoint::parse(text).unwrap_err();
+            let error = Endpoint::parse(text, SERVICE).unwrap_err();
             assert!(
                 error.contains("expected `http://HOST:PORT` or `https://HOST:PORT`, where"),
                 "{error}"
             );
             assert!(!error.contains("hunter2"), "{error}");
         }
-        let encrypted = Endpoint::parse("https://[::1]:4317").unwrap();
-        assert!(encrypted.is_encrypted());
+        let encrypted = Endpoint::parse("https://[::1]:4317", SERVICE).unwrap();
+        assert!(encrypted.is_encrypted() && encrypted.is_here());
         assert_eq!(
             (encrypted.host(), &*encrypted.url("/a")),
             ("[::1]", "https://[::1]:4317/a")
