@@ -166,6 +166,15 @@ pub enum Command {
         #[command(flatten)]
         control: ControlArg,
     },
+    /// List the names that rules have (`to`), the addresses that they stand for, and when they are looked up again
+    Names {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// The agent that is asked
+        #[command(flatten)]
+        admin: AdminArg,
+    },
     /// List the network namespaces (containers, pods) that the agent serves beside its own
     Namespaces {
         /// Print JSON
@@ -411,6 +420,9 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => commands::explain::run(&args),
         Command::Top(args) => commands::top::run(&args),
         Command::Tail(args) => commands::tail::run(&args),
+        Command::Names { json, admin } => admin
+            .find()
+            .and_then(|admin| commands::names::run(json, &admin)),
         Command::Namespaces { json, admin } => admin
             .find()
             .and_then(|admin| commands::namespaces::run(json, &admin)),

@@ -12,6 +12,7 @@ use std::{
 };
 
 use dataplane::{AttachError, Dataplane, IncomingListener, host};
+use names::{NameMetrics, Wanted as WantedNames};
 use policy::{Policy, RuleName, Timestamp};
 use policy_source::{Fragments, Verdict};
 use proxy::ProxyContext;
@@ -92,6 +93,8 @@ pub struct Told {
     pub incoming_listeners: mpsc::UnboundedSender<IncomingListener>,
     /// The verdict on the fleet's policy.
     pub verdicts: watch::Sender<Option<Verdict>>,
+    /// The names that are to be followed: also those of rules whose windows are closed.
+    pub names: watch::Sender<Arc<WantedNames>>,
 }
 
 /// The sources of changes other than the file.
@@ -104,6 +107,10 @@ pub struct Heard {
     pub containers: watch::Receiver<Book>,
     /// The metrics of containers; those that do not fit are counted.
     pub container_metrics: ContainerMetrics,
+    /// The addresses that names stand for.
+    pub names: watch::Receiver<names::Book>,
+    /// The metrics of names; addresses that do not fit are counted.
+    pub name_metrics: NameMetrics,
     /// The files of the fleet that were read last.
     pub offers: watch::Receiver<Option<Arc<Fragments>>>,
     /// The files of the fleet that are in force from the beginning: the last good ones, from the cache.
@@ -185,6 +192,7 @@ impl Control {
                 }
                 _ = remembered_looks.tick() => self.look_at_remembered().await,
                 Ok(()) = self.heard.containers.changed() => self.look_at_containers(),
+                Ok(()) = self.heard.names.changed() => self.look_at_names(),
                 Ok(()) = self.heard.offers.changed() => self.look_at_fleet(),
                 _ = cgroup_looks.tick(), if names_either => {
                     self.look_at_cgroups();
@@ -261,16 +269,42 @@ impl Control {
         }
     }
 
+    /// Puts the policy into force again where names of its stand for other addresses than before. Connections that are there
+    /// already keep what was decided of them.
+    fn look_at_names(&mut self) {
+        self.heard.names.borrow_and_update();
+        let policy = self.found(&self.config.policy, Timestamp::now());
+        let is_in_force = {
+            let old = self.told.policy.borrow();
+            let mut pairs = old.rules.iter().zip(&policy.rules);
+            pairs.all(|(old, new)| old.to == new.to)
+        };
+        if is_in_force {
+            return;
+        }
+        if let Err(error) = self.put(&self.config.policy.clone()) {
+            // Putting it into force is tried again.
+            self.stale = true;
+            tracing::error!(
+                "cannot follow a change of names, rules hold for the previous addresses: {error:#}"
+            );
+        }
+    }
+
     /// Returns the file's policy as it is at a moment, with the marks before it.
     fn as_it_is(&self, file: &Policy, now: Timestamp) -> Policy {
         self.marks.before(&self.triggers.over(&file.open_at(now)))
     }
 
-    /// Returns the file's policy as it is at a moment, with the marks before it, and the containers that run.
+    /// Returns the file's policy as it is at a moment, with the marks before it, the containers that run, and the addresses
+    /// of names.
     fn found(&self, file: &Policy, now: Timestamp) -> Policy {
         let mut policy = self.as_it_is(file, now);
         let left_out = policy.find_containers(self.heard.containers.borrow().running());
         self.heard.container_metrics.left_out(left_out);
+        let names = self.heard.names.borrow();
+        let left_out = policy.find_names(|name| names.endpoints(name));
+        self.heard.name_metrics.left_out(left_out);
         policy
     }
 
@@ -356,6 +390,12 @@ impl Control {
         self.config.log_level = config.log_level;
         self.config.health = config.health;
         self.config.metrics_push = config.metrics_push;
+        let names = Arc::new(wanted_names(&config.policy));
+        self.told.names.send_if_modified(|wanted| {
+            let is_new = *wanted != names;
+            *wanted = names;
+            is_new
+        });
         self.config.policy = config.policy;
         self.config.triggers = config.triggers;
         self.config.xdp = config.xdp;
@@ -370,7 +410,7 @@ impl Control {
     }
 
     fn put_with_edge(&mut self, config: &Config, tls: TlsRules) -> anyhow::Result<()> {
-        let policy = self.as_it_is(&config.policy, Timestamp::now());
+        let policy = self.found(&config.policy, Timestamp::now());
         self.edge.apply(&config.xdp, &policy)?;
         // First: no flow meets a new rule without its pipeline, or its certificate.
         let pipelines = Arc::new(config.pipelines.clone());
@@ -594,6 +634,14 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         (&new.containers, &new.incoming),
         (&new.host.name, &new.source),
     )
+}
+
+/// The names that a file's rules have.
+pub fn wanted_names(file: &Policy) -> WantedNames {
+    let names = file.destination_names().into_iter().cloned();
+    WantedNames {
+        names: names.collect(),
+    }
 }
 
 /// The numbers of what comes and goes: of cgroups and namespaces.

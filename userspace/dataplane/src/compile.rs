@@ -302,15 +302,11 @@ impl Sets {
         rule: &Rule,
         mut cgroup_id: impl FnMut(&Path) -> Option<u64>,
     ) {
-        const ANYWHERE: [Target; 1] = [Target {
-            network: None,
-            port: None,
-        }];
-        let to = match rule.to.is_empty() {
-            true => ANYWHERE.as_slice(),
-            false => &rule.to,
+        let to: Vec<&Target> = match rule.to.is_any() {
+            true => vec![&Target::ANY],
+            false => rule.to.held().collect(),
         };
-        for target in to {
+        for target in &to {
             enter(&mut self.targets, target_prefix(target), n);
         }
         for network in &rule.from {

@@ -9,7 +9,9 @@ use std::{
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
-use policy::{Candidate, Container, ContainerConditions, Glob, SessionConditions, Shortcut};
+use policy::{
+    Candidate, Container, ContainerConditions, Destinations, Glob, SessionConditions, Shortcut,
+};
 
 /// The cgroups that exist; ids are their places in this list, from 1.
 const CGROUPS: [&str; 4] = ["/", "/a", "/a/b", "/c"];
@@ -232,7 +234,7 @@ fn rules() -> impl Strategy<Value = Rule> {
                         .into_iter()
                         .collect(),
                     name: RuleName::new("r"),
-                    to,
+                    to: to.into(),
                     uids,
                     gids,
                     processes: processes
@@ -347,7 +349,8 @@ fn rule_to(n: usize) -> Rule {
         to: vec![Target {
             network: Some(network),
             port: Some(9042),
-        }],
+        }]
+        .into(),
         uids: vec![],
         gids: vec![],
         processes: vec![],
@@ -405,12 +408,11 @@ fn too_many_rules_are_refused() {
 fn too_many_destinations_are_refused() {
     let mut policy = policy_of(1);
     let most = abi::MAX_TARGETS as usize / 2;
-    policy.rules[0].to = (0..=most)
-        .map(|n| Target {
-            network: None,
-            port: Some(n as u16 + 1),
-        })
-        .collect();
+    let targets = (0..=most).map(|n| Target {
+        network: None,
+        port: Some(n as u16 + 1),
+    });
+    policy.rules[0].to = targets.collect::<Vec<_>>().into();
     let refused = compile(&policy, cgroup_id).unwrap_err();
     assert!(matches!(
         refused,
@@ -438,7 +440,7 @@ fn the_ports_that_clients_elsewhere_may_have_the_agent_serve_are_known() {
         port,
     };
     let rule = |to: Vec<Target>, action| Rule {
-        to,
+        to: to.into(),
         action,
         ..rule_to(0)
     };
@@ -464,12 +466,12 @@ fn the_ports_that_clients_elsewhere_may_have_the_agent_serve_are_known() {
 #[test]
 fn what_does_not_fit_is_counted_and_named_cgroups_come_first() {
     let mut named = Rule {
-        to: Vec::new(),
+        to: Destinations::ANY,
         ..rule_to(0)
     };
     named.cgroups = vec!["/named".into()];
     let for_containers = |name: &str| Rule {
-        to: Vec::new(),
+        to: Destinations::ANY,
         containers: ContainerConditions::new(vec![Glob::parse(name).unwrap()], Vec::new()),
         ..rule_to(0)
     };

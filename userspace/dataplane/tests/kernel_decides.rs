@@ -113,7 +113,7 @@ fn rules(
                     from: from.iter().map(|n| n.parse().unwrap()).collect(),
                     backends: Vec::new(),
                     name: RuleName::new("r"),
-                    to,
+                    to: to.into(),
                     uids,
                     gids,
                     processes: processes

@@ -81,7 +81,7 @@ impl Policy {
             return nobody;
         };
         let from_here = self.rules.iter().enumerate().skip(index);
-        let mut met = from_here.filter(|(_, rule)| rule.covers(asked));
+        let mut met = from_here.filter(|(_, rule)| rule.covers_now(asked));
         met.find_map(|(index, rule)| match (rule.is_session(), rule.fail) {
             (true, Fail::Open) => None,
             (true, Fail::Closed) => Some(rule.as_match(index, Action::Deny)),
@@ -104,17 +104,7 @@ impl Policy {
 impl Rule {
     /// Whether a destination may be one of both rules.
     pub(crate) fn shares_targets(&self, other: &Rule) -> bool {
-        let of = |rule: &Rule| match rule.to.as_slice() {
-            [] => vec![Target {
-                network: None,
-                port: None,
-            }],
-            to => to.to_vec(),
-        };
-        let theirs = of(other);
-        of(self)
-            .iter()
-            .any(|mine| theirs.iter().any(|theirs| mine.meets(theirs)))
+        self.to.may_meet(&other.to)
     }
 
     /// Whether every connection that `later` holds for meets this rule before.
@@ -129,8 +119,18 @@ impl Rule {
         self.is_session() && self.fail == Fail::Open && self.covers(denies)
     }
 
-    /// Whether this rule decides, or asks for the session, wherever `later`'s conditions on a connection hold.
+    /// Whether this rule decides, or asks for the session, wherever `later`'s conditions on a connection hold, whatever names
+    /// stand for.
     pub(crate) fn covers(&self, later: &Rule) -> bool {
+        self.to.always_cover(&later.to) && self.covers_but_for_to(later)
+    }
+
+    /// Whether this rule decides wherever `later`'s conditions hold, as long as names stand for what they do now.
+    fn covers_now(&self, later: &Rule) -> bool {
+        self.to.cover(&later.to) && self.covers_but_for_to(later)
+    }
+
+    fn covers_but_for_to(&self, later: &Rule) -> bool {
         fn each<A, B>(mine: &[A], theirs: &[B], covers: impl Fn(&A, &B) -> bool) -> bool {
             mine.is_empty()
                 || !theirs.is_empty() && theirs.iter().all(|b| mine.iter().any(|a| covers(a, b)))
@@ -145,7 +145,6 @@ impl Rule {
             && !self.is_shadow()
             && !containers
             && each(&self.from, &later.from, is_within)
-            && each(&self.to, &later.to, Target::covers)
             && each(&self.uids, &later.uids, |a, b| a == b)
             && each(&self.gids, &later.gids, |a, b| a == b)
             && each(&self.processes, &later.processes, ProcessPattern::covers)
@@ -178,7 +177,7 @@ impl Rule {
 }
 
 impl Target {
-    fn meets(&self, other: &Self) -> bool {
+    pub(crate) fn meets(&self, other: &Self) -> bool {
         let nets = match (self.network, other.network) {
             (Some(a), Some(b)) => a.contains(&b) || b.contains(&a),
             _ => true,
@@ -190,7 +189,7 @@ impl Target {
         nets && ports
     }
 
-    fn covers(&self, narrow: &Self) -> bool {
+    pub(crate) fn covers(&self, narrow: &Self) -> bool {
         let within = |wide: IpNet| narrow.network.is_some_and(|net| wide.contains(&net));
         self.network.is_none_or(within) && (self.port.is_none() || self.port == narrow.port)
     }

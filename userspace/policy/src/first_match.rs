@@ -96,7 +96,7 @@ impl Policy {
         let asking: Vec<&Rule> = self.rules.iter().filter(asks).collect();
         let balanced = self.rules.iter().filter(|rule| !rule.backends.is_empty());
         let addresses = balanced
-            .flat_map(|rule| &rule.to)
+            .flat_map(|rule| rule.to.fixed())
             .filter_map(Target::endpoint);
         addresses
             .filter(|at| asking.iter().any(|rule| rule.holds_to(*at)))

@@ -18,12 +18,14 @@
 //! - `copies.rs`: which rules need the bytes of a connection, and which are content with copies.
 //! - `containers.rs`, `find_containers.rs`: conditions on containers, and the cgroups in which the
 //!   containers are at the moment.
+//! - `destinations.rs`, `names.rs`: a rule's `to`, of which names stand for addresses that may change.
 //! - `window.rs`: days and hours during which a rule or a step holds.
 //! - `filter.rs`: which entries of a list an operator wants to see; `suggest.rs`: the word that was probably meant.
 //!
 //! **Invariant**: knowing more of a session never changes what was decided.
 //!
-//! **Invariant**: a rule that names containers holds for nobody until they are found.
+//! **Invariant**: a rule that names containers holds for nobody until they are found; one that names destinations holds for
+//! none of these until their addresses are found.
 //!
 //! **Boundary**: no I/O but one look-up: a network namespace that a rule names by path is looked up at
 //! that path whenever the rule is tried ([`NetnsPattern::inode`]). The crate does not know how the kernel
@@ -34,9 +36,11 @@ mod containers;
 mod copies;
 mod covers;
 mod decide;
+mod destinations;
 mod filter;
 mod find_containers;
 mod first_match;
+mod names;
 mod patterns;
 mod rule;
 mod sample;
@@ -53,11 +57,15 @@ pub use containers::{
 pub use copies::{NeedsBytes, TakesIn};
 pub use covers::Doubt;
 pub use decide::{Decision, PossibleMatch};
+pub use destinations::{Destinations, Endpoint, MAX_FOUND};
 pub use filter::{
     Filter, FilterFact, FilterKey, Filtered, MAX_FILTER_BYTES, MAX_FILTER_CONDITIONS,
 };
 pub use find_containers::MAX_CGROUPS;
 pub use first_match::{Candidate, Match, Policy};
+pub use names::{
+    Destination, Domain, MAX_CLUSTER_NAME_BYTES, MAX_DOMAIN_BYTES, Name, NamedTarget, cluster_name,
+};
 pub use patterns::{
     MAX_PORTS_OF_A_RANGE, MAX_PROCESS_NAME_BYTES, NETNS, NetnsPattern, ProcessPattern, Target,
     check_network, parse_network,

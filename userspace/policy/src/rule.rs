@@ -5,8 +5,8 @@ use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use ipnet::IpNet;
 
 use crate::{
-    Candidate, ContainerConditions, Match, NetnsPattern, ProcessPattern, Sample, SessionConditions,
-    Target, Window,
+    Candidate, ContainerConditions, Destinations, Match, NetnsPattern, ProcessPattern, Sample,
+    SessionConditions, Window,
 };
 
 /// A rule's name, as the policy file spells it; `default` for the default.
@@ -134,7 +134,7 @@ pub struct Rule {
     /// opens itself.
     pub from: Vec<IpNet>,
     /// Destinations that the rule holds for.
-    pub to: Vec<Target>,
+    pub to: Destinations,
     /// User ids of the connecting process.
     pub uids: Vec<u32>,
     /// Group ids of the connecting process.
@@ -342,7 +342,7 @@ impl Rule {
     /// neither clients nor a destination holds for this host's own connections only; otherwise it would
     /// hold for everybody who connects to this host. So does one in shadow.
     pub fn is_of_elsewhere(&self) -> bool {
-        let names_either = !self.from.is_empty() || !self.to.is_empty();
+        let names_either = !self.from.is_empty() || !self.to.is_any();
         let names_process = !self.uids.is_empty()
             || !self.gids.is_empty()
             || !self.processes.is_empty()
@@ -353,7 +353,7 @@ impl Rule {
 
     /// Whether the rule's `to` holds for an address, whoever dials it.
     pub fn holds_to(&self, to: SocketAddr) -> bool {
-        self.to.is_empty() || self.to.iter().any(|target| target.holds(to))
+        self.to.holds(to)
     }
 
     /// The first condition that does not hold for `candidate`, if any.
@@ -368,10 +368,10 @@ impl Rule {
                 .is_some_and(|ip| net.contains(&ip.to_canonical()))
         };
         let is_beneath = |g: &PathBuf| candidate.cgroup.starts_with(g);
-        let is_of_neither = !local && self.from.is_empty() && self.to.is_empty();
+        let is_of_neither = !local && self.from.is_empty() && self.to.is_any();
         if none(&self.from, is_from) {
             Some(Miss::From)
-        } else if none(&self.to, |t| t.holds(candidate.to)) {
+        } else if !self.to.holds(candidate.to) {
             Some(Miss::To)
         } else if none(&self.uids, |u| local && *u == candidate.uid) {
             Some(Miss::Uid)

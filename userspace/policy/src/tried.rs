@@ -3,7 +3,8 @@
 use ipnet::IpNet;
 
 use crate::{
-    Candidate, ContainerConditions, Fail, Held, Miss, Policy, Rule, Session, SessionKey, Target,
+    Candidate, ContainerConditions, Destinations, Fail, Held, Miss, Policy, Rule, Session,
+    SessionKey,
 };
 
 /// The outcome of holding a rule against a connection.
@@ -70,12 +71,7 @@ impl Rule {
             missed.push(miss);
             match miss {
                 Miss::From => rule.from = c.from.map(IpNet::from).into_iter().collect(),
-                Miss::To => {
-                    rule.to = vec![Target {
-                        network: None,
-                        port: None,
-                    }];
-                }
+                Miss::To => rule.to = Destinations::ANY,
                 Miss::Uid => rule.uids.clear(),
                 Miss::Gid => rule.gids.clear(),
                 Miss::Process => rule.processes.clear(),

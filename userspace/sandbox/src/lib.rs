@@ -6,6 +6,7 @@
 
 mod agent;
 mod cgroup;
+pub mod dns;
 pub mod driver;
 mod etcd;
 pub mod measured;

@@ -55,6 +55,8 @@ pub struct TestHooks {
     /// `strict_calls`: a system call that the filter does not list kills the agent instead of failing, so that no test
     /// passes by a call that should be listed.
     pub strict_calls: bool,
+    /// `resolv_conf`: file that stands for `/etc/resolv.conf`.
+    pub resolv_conf: Option<PathBuf>,
 }
 
 /// A value of [`VARIABLE`] that cannot be understood.
@@ -84,6 +86,7 @@ static NONE: TestHooks = TestHooks {
     shortcut_stays: None,
     any_journal: false,
     strict_calls: false,
+    resolv_conf: None,
 };
 
 /// Takes the hooks from the environment, for [`get`]. Called once, by `main`, before there are other
@@ -142,6 +145,7 @@ impl TestHooks {
                 self.shortcut_stays = Some(Duration::from_millis(value.parse().ok()?));
             }
             "any_journal" => self.any_journal = value.parse().ok()?,
+            "resolv_conf" => self.resolv_conf = Some(value.into()),
             "strict_calls" => self.strict_calls = value.parse().ok()?,
             _ => return None,
         }
@@ -170,7 +174,8 @@ mod tests {
     fn each_hook_has_a_key() {
         let text = "entries=1,connects=2,ring_bytes=3,upper_layer_port=4,host_pages=0,\
                     without=splice_sender+shortcut,version=other,recall_ms=10,keeper_log=/tmp/log,\
-                    keeper_late_ms=20,shortcut_stays_ms=30,any_journal=true,strict_calls=true";
+                    keeper_late_ms=20,shortcut_stays_ms=30,any_journal=true,strict_calls=true,\
+                    resolv_conf=/tmp/resolv";
         let hooks = TestHooks::parse(text);
         assert_eq!(
             hooks,
@@ -188,6 +193,7 @@ mod tests {
                 shortcut_stays: Some(Duration::from_millis(30)),
                 any_journal: true,
                 strict_calls: true,
+                resolv_conf: Some("/tmp/resolv".into()),
             })
         );
         let off = hooks.map(|hooks| ["shortcut", "observe"].map(|path| hooks.off(path).is_some()));

@@ -44,6 +44,7 @@ use telemetry::Denial;
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinError,
+    time::Instant,
 };
 
 use crate::{
@@ -76,6 +77,8 @@ pub struct Admin {
     pub ready: Arc<AtomicBool>,
     /// The containers that are known.
     pub containers: watch::Receiver<Book>,
+    /// The names that are followed.
+    pub names: watch::Receiver<::names::Book>,
     /// Whether whoever watches statements may see values.
     pub tail_values: bool,
     /// The samples that pages are told.
@@ -103,6 +106,7 @@ pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
         .route("/flows", get(flows))
         .route("/backends", get(backends))
         .route("/namespaces", get(of_namespaces))
+        .route("/names", get(of_names))
         .route("/denied", get(denied))
         .route("/overhead", get(overhead))
         .route("/explain", get(explain::explain))
@@ -206,6 +210,11 @@ async fn of_namespaces(State(admin): State<Admin>) -> Response {
         Ok(views) => json(&views),
         Err(error) => failed(&error),
     }
+}
+
+async fn of_names(State(admin): State<Admin>) -> Response {
+    let views = admin.names.borrow().views(Instant::now());
+    json(&views)
 }
 
 async fn denied(State(admin): State<Admin>) -> Response {

@@ -19,7 +19,7 @@ use self::{
     statement::{Trial, trials},
     trial::Asked,
 };
-use super::{doubts, live, windows};
+use super::{doubts, live, names, windows};
 use crate::{
     cli::CheckArgs,
     config::{Config, held_out},
@@ -54,6 +54,8 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         let found = doubts::of_this_host(&config)?;
         config.warnings.extend(found.doubts);
         errors.extend(found.errors);
+        let book = names::find(&mut config.policy)?;
+        config.warnings.extend(names::doubts(&book));
     }
     let now = args.at.unwrap_or_else(Timestamp::now);
     let file = config.policy.clone();
@@ -114,6 +116,9 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         None => {
             say!("{}: ok, {} rules", args.file.display(), file.rules.len());
             say_text!("{}", windows::text(&file, now));
+            for said in names::taken_for(&file) {
+                say!("  {said}");
+            }
             for said in file.rules.iter().filter_map(held_out) {
                 say!("  {said}");
             }

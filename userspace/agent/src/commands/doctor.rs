@@ -13,7 +13,7 @@ use proxy::{
 use serde_json::json;
 use tokio::runtime;
 
-use super::{doctor_fleet, table};
+use super::{doctor_fleet, names, table};
 use crate::{
     config::{Config, DEFAULT_CONTROL},
     containers::{self, Failure, Runtime},
@@ -65,10 +65,15 @@ pub(super) fn findings(config: Option<&Path>) -> anyhow::Result<Vec<Finding>> {
     });
     let source = config.as_ref().and_then(|config| config.source.as_ref());
     let fleet = source.map(doctor_fleet::examine).transpose()?;
+    let names = config
+        .as_ref()
+        .map(|config| names::findings(&config.policy));
+    let names = names.transpose()?;
     let pins = config.map_or_else(|| dataplane::DEFAULT_PINS.into(), |c| c.pins);
     let mut findings = dataplane::doctor::examine(cgroup.as_deref(), &pins);
     findings.extend(dataplane::edge::examine(&pins, &xdp));
     findings.extend(runtimes.unwrap_or_default());
+    findings.extend(names.unwrap_or_default());
     findings.extend(running.unwrap_or_default());
     findings.extend(fleet);
     findings.extend(paths(&control)?);

@@ -20,6 +20,7 @@ pub mod keep;
 mod live;
 pub mod log;
 pub mod marks;
+pub mod names;
 pub mod namespaces;
 pub mod overhead;
 pub mod pages;

@@ -50,7 +50,7 @@ use crate::{
     config::{Config, InForce},
     confine,
     containers::Watch,
-    control::{Control, Heard, Told},
+    control::{Control, Heard, Told, wanted_names},
     edge::{self, SharedEdge},
     fleet, incoming,
     log::{Log, LogFormat},
@@ -117,7 +117,8 @@ async fn serve(
     let doors = Doors::open(&in_force.config).await?;
     let mut config = in_force.config.clone();
     config.policy = config.policy.open_at(Timestamp::now());
-    let mut early = Early::make(&mut config, max_flows).await?;
+    let names = wanted_names(&in_force.config.policy);
+    let mut early = Early::make(&mut config, max_flows, &names).await?;
     let attached = attach(&config, &mut early)?;
     Serving::assemble(
         file,
@@ -146,6 +147,9 @@ struct Serving {
     owner: backends::Owner,
     choice: watch::Receiver<Choice>,
     containers: Watch,
+    names: names::Follower,
+    wanted_names: watch::Receiver<Arc<names::Wanted>>,
+    dial_names: names::Dial,
     edge: SharedEdge,
     attached: SharedDataplane,
     available: PathsAvailable,
@@ -179,6 +183,7 @@ impl Serving {
             let metrics = early.fleet_metrics.clone();
             fleet::start(source, &config.host, dial, &fleet, metrics)?;
         }
+        let dial_names = fleet::dial_by(attachment.probes.0);
         let (backends, asked_of_backends, tell_choice) = Backends::new();
         let choice = backends.choice();
         let shared = Arc::new(ProxyContext {
@@ -235,6 +240,7 @@ impl Serving {
             refused: early.refused,
             ready: Arc::new(AtomicBool::new(true)),
             containers: early.containers.book(),
+            names: early.names.book(),
             tail_values: config.tail_values,
             live: Arc::default(),
             in_force: heard_by_flows.in_force,
@@ -248,6 +254,8 @@ impl Serving {
             log: log.clone(),
             asked,
             containers: early.containers.book(),
+            names: early.names.book(),
+            name_metrics: early.name_metrics,
             container_metrics: early.container_metrics,
             offers: fleet.offers.subscribe(),
             cached,
@@ -287,6 +295,9 @@ impl Serving {
             owner,
             choice,
             containers: early.containers,
+            names: early.names,
+            wanted_names: heard_by_flows.names,
+            dial_names,
             edge: early.edge,
             attached: early.attached,
             available: early.available,
@@ -379,6 +390,9 @@ impl Serving {
             () = self.containers.run(shared.policy.clone()) => {
                 Err(anyhow::anyhow!("asking for containers ended"))
             }
+            () = self.names.run(self.dial_names, self.wanted_names) => {
+                Err(anyhow::anyhow!("following names ended"))
+            }
             () = self.control.run(hangups) => Err(anyhow::anyhow!("reloading ended")),
         }
     }
@@ -445,6 +459,7 @@ struct Heeded {
     pipelines: watch::Receiver<Arc<Pipelines>>,
     tls: watch::Receiver<Arc<TlsRules>>,
     health: watch::Receiver<HealthCheck>,
+    names: watch::Receiver<Arc<names::Wanted>>,
 }
 
 /// Makes the channels by which changes of the file become known.
@@ -458,6 +473,8 @@ fn tell(
     ),
 ) -> (Told, Heeded) {
     let (policy, heed_policy) = watch::channel(Arc::new(config.policy.clone()));
+    let wanted = Arc::new(wanted_names(&in_force.config.policy));
+    let (names, heed_names) = watch::channel(wanted);
     let (in_force, heed_in_force) = watch::channel(Arc::new(in_force));
     let (pipelines, heed_pipelines) = watch::channel(Arc::new(config.pipelines.clone()));
     let (tls, heed_tls) = watch::channel(Arc::new(tls));
@@ -470,6 +487,7 @@ fn tell(
         health,
         incoming_listeners,
         verdicts,
+        names,
     };
     let heeded = Heeded {
         policy: heed_policy,
@@ -477,6 +495,7 @@ fn tell(
         pipelines: heed_pipelines,
         tls: heed_tls,
         health: heed_health,
+        names: heed_names,
     };
     (told, heeded)
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, net::SocketAddr};
 
-use policy::{Action, MAX_BACKENDS, MAX_BALANCED, Target};
+use policy::{Action, Destinations, MAX_BACKENDS, MAX_BALANCED, Target};
 use toml::Spanned;
 
 use super::{error::Flaw, raw::RawRule, value::expected};
@@ -13,13 +13,19 @@ const KEY: &str = "rule.backends";
 /// `to`: the rule's, each of which must then be one address and port that clients dial.
 pub(super) fn of(
     raw: &[Spanned<String>],
-    to: &[Target],
+    to: &Destinations,
     action: Action,
 ) -> Result<Vec<SocketAddr>, Flaw> {
     let Some(first) = raw.first() else {
         return Ok(Vec::new());
     };
-    let is_ipv6 = to.iter().map(virtual_is_ipv6).collect::<Option<Vec<_>>>();
+    // A name stands for addresses that are somebody's already.
+    let fixed = Some(to.fixed()).filter(|_| to.named().is_empty());
+    let fixed = fixed.unwrap_or_default();
+    let is_ipv6 = fixed
+        .iter()
+        .map(virtual_is_ipv6)
+        .collect::<Option<Vec<_>>>();
     let is_ipv6 = match is_ipv6.as_deref() {
         Some([first, rest @ ..]) if rest.iter().all(|v6| v6 == first) => *first,
         _ => {
@@ -46,7 +52,7 @@ pub(super) fn of(
             Ok(at) if at.port() == 0 || at.ip().is_unspecified() => {
                 expected(KEY, text, "an address and a port that can be dialled")
             }
-            Ok(at) if to.iter().any(|target| is(target, at)) => {
+            Ok(at) if fixed.iter().any(|target| is(target, at)) => {
                 expected(KEY, text, "an address other than the virtual one")
             }
             Ok(at) if !seen.insert(at) => expected(KEY, text, "a backend that is not named yet"),

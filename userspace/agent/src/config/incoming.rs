@@ -47,7 +47,7 @@ pub(super) fn of(
     let names_either = policy
         .rules
         .iter()
-        .any(|rule| !rule.from.is_empty() || !rule.to.is_empty());
+        .any(|rule| !rule.from.is_empty() || !rule.to.is_any());
     if !all.is_empty() && !names_either {
         warnings.push(
             "[[incoming]]: no rule has `from` or `to`, so none holds for a client on another host"

@@ -1,10 +1,15 @@
-//! Networks in rules: where clients are, and what they dial.
+//! Networks and names in rules: where clients are, and what they dial.
+
+use std::collections::HashSet;
 
 use ipnet::IpNet;
-use policy::{Target, check_network, parse_network};
+use names::MAX_NAMES;
+use policy::{Destination, Destinations, Name, check_network, parse_network};
 use toml::Spanned;
 
-use super::{error::Flaw, value::expected};
+use super::{error::Flaw, raw::RawRule, value::expected};
+
+const TO: &str = "rule.to";
 
 /// `NETWORK`, IPv4 or IPv6.
 pub(super) fn client(text: &Spanned<String>) -> Result<IpNet, Flaw> {
@@ -14,7 +19,41 @@ pub(super) fn client(text: &Spanned<String>) -> Result<IpNet, Flaw> {
     checked.or_else(|what| expected("rule.from", text, &what))
 }
 
-/// `NETWORK:PORT` or `NETWORK:PORT-PORT`, as [`Target::parse_all`] reads it.
-pub(super) fn targets(text: &Spanned<String>) -> Result<Vec<Target>, Flaw> {
-    Target::parse_all(text.get_ref()).or_else(|what| expected("rule.to", text, &what))
+/// Addresses and names, as [`Destination::parse`] reads them.
+pub(super) fn destinations(texts: &[Spanned<String>]) -> Result<Destinations, Flaw> {
+    let (mut fixed, mut named) = (Vec::new(), Vec::new());
+    for text in texts {
+        match destination(text)? {
+            Destination::Fixed(targets) => fixed.extend(targets),
+            Destination::Named(target) => named.push(target),
+        }
+    }
+    Ok(Destinations::new(fixed, named))
+}
+
+/// Whether all rules together name no more than can be followed, and only clusters that there are.
+pub(super) fn bounded(rules: &[Spanned<RawRule>]) -> Result<(), Flaw> {
+    let mut seen = HashSet::new();
+    for text in rules.iter().flat_map(|rule| &rule.get_ref().to) {
+        let Ok(Destination::Named(target)) = Destination::parse(text.get_ref()) else {
+            continue;
+        };
+        if matches!(target.name, Name::Cluster(_)) {
+            return expected(
+                TO,
+                text,
+                "an address, a host or a service: there are no clusters yet",
+            );
+        }
+        seen.insert(target.name);
+        if seen.len() > MAX_NAMES {
+            let what = format!("at most {MAX_NAMES} different names in all rules");
+            return expected(TO, text, &what);
+        }
+    }
+    Ok(())
+}
+
+fn destination(text: &Spanned<String>) -> Result<Destination, Flaw> {
+    Destination::parse(text.get_ref()).or_else(|what| expected(TO, text, &what))
 }

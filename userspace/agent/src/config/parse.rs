@@ -189,6 +189,7 @@ fn policy(
         return Err(Flaw::new(first_too_many.span(), message));
     }
     backends::bounded(&raw)?;
+    network::bounded(&raw)?;
     let mut names = HashMap::new();
     let mut asks = false;
     let rules = raw
@@ -207,7 +208,7 @@ fn policy(
         ));
     }
     for rule in &rules {
-        if rule.action != Action::Bypass && rule.to.is_empty() {
+        if rule.action != Action::Bypass && rule.to.is_any() {
             warnings.push(format!(
                 "rule {}: without `to` it holds for every destination, not only for the \
                  database's",
@@ -271,12 +272,7 @@ pub(super) fn rule(
     let is_session = session.named().next().is_some();
     *asks |= is_session;
     let from = raw.from.iter().map(network::client);
-    let to: Vec<Vec<_>> = raw
-        .to
-        .iter()
-        .map(network::targets)
-        .collect::<Result<_, _>>()?;
-    let to = to.concat();
+    let to = network::destinations(&raw.to)?;
     Ok(Rule {
         name: RuleName::new(name),
         from: from.collect::<Result<_, _>>()?,

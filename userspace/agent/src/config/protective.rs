@@ -95,7 +95,18 @@ pub(super) fn undecidable(escapes: &[Escape], policy: &Policy) -> Vec<String> {
 
 /// Describes what in a policy is probably not meant.
 pub(super) fn doubts(policy: &Policy) -> impl Iterator<Item = String> {
-    policy.doubts().into_iter().map(|doubt| match doubt {
+    let named = policy
+        .rules
+        .iter()
+        .filter(|rule| rule.protects && !rule.to.named().is_empty());
+    let named = named.map(|rule| {
+        format!(
+            "rule {} protects databases by name: whatever DNS does not tell of them, or not yet, passes by it; addresses in \
+             `to` are safe",
+            rule.name
+        )
+    });
+    let doubts = policy.doubts().into_iter().map(|doubt| match doubt {
         Doubt::Hidden { rule, by } => {
             format!("rule {rule} is never met: rule {by} above holds for all of its connections")
         }
@@ -106,7 +117,8 @@ pub(super) fn doubts(policy: &Policy) -> impl Iterator<Item = String> {
             "rule {rule} stands before rule {denies}, which denies, and is asked first: its fail = \"open\" lets pass what \
              rule {denies} would refuse; fail = \"closed\" is safe"
         ),
-    })
+    });
+    named.collect::<Vec<_>>().into_iter().chain(doubts)
 }
 
 /// Cgroups that rules name and this host does not have.

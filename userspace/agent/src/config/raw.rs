@@ -76,7 +76,7 @@ pub(super) struct RawConfig {
 #[schemars(extend("examples" = [{"admin": "127.0.0.1:9180", "max_flows": 20_000}]))]
 pub(super) struct RawAgent {
     /// Socket of the admin interface (HTTP): `/metrics`, `/healthz`, `/readyz`, `/flows`, `/statements`, `/overhead`, `/backends`,
-    /// `/namespaces`, `/marks`, `/config`. Root can open it, and the group `underpass` where there is one.
+    /// `/names`, `/namespaces`, `/marks`, `/config`. Root can open it, and the group `underpass` where there is one.
     #[schemars(
         with = "Option<String>",
         length(max = MAX_SOCKET_PATH_BYTES),
@@ -321,11 +321,16 @@ pub(super) struct RawRule {
     #[schemars(with = "Vec<String>", extend("title" = "list of networks", "examples" = [["10.1.0.0/16", "fd00::/8"]]))]
     pub from: Vec<Spanned<String>>,
     /// Addresses that clients dial: `NETWORK:PORT`, `NETWORK` or `:PORT`. IPv6 in brackets. `9042-9044` stands for three
-    /// ports, of 128 at most.
+    /// ports, of 128 at most. Or names, which are looked up in DNS and followed: `HOST:PORT`, or a service with SRV records,
+    /// `_cql._tcp.DOMAIN`; 128 in all rules at most. A rule holds for no address of a name that has never been resolved
+    /// (`docs/names.md`).
     #[serde(default)]
     #[schemars(
         with = "Vec<String>",
-        extend("title" = "list of NETWORK:PORT", "examples" = [["10.1.0.0/16:9042", "[fd00::/8]:9042", ":9142-9144"]])
+        extend(
+            "title" = "list of NETWORK:PORT and HOST:PORT",
+            "examples" = [["10.1.0.0/16:9042", "[fd00::/8]:9042", ":9142-9144", "db.shop.svc:9042", "_cql._tcp.shop.example"]]
+        )
     )]
     pub to: Vec<Spanned<String>>,
     /// Users of client processes, by id or by name. Names are looked up in `/etc/passwd` when the file is read.

@@ -54,6 +54,9 @@ pub fn marking_rule(conditions: &[(&str, &str)], action: Action) -> Result<Rule,
     }
     let rule = parse::rule(raw, &mut HashMap::new(), &mut false);
     let mut rule = rule.map_err(|flaw| flaw.message.replace("rule.", ""))?;
+    if !rule.to.named().is_empty() {
+        return Err("to: expected network and port, and no name: a mark holds at once, and names are looked up".to_owned());
+    }
     rule.is_mark = true;
     if rule.is_session() && action == Action::Deny {
         rule.fail = policy::Fail::Closed;

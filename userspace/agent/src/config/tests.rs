@@ -60,9 +60,9 @@ fn every_key_of_a_rule_is_read() {
     let shortcuts = config.policy.rules.iter().map(|rule| rule.shortcut);
     assert!(shortcuts.eq([Shortcut::Neither, Shortcut::Both]));
     let rule = &config.policy.rules[0];
-    assert_eq!(rule.to.len(), 5);
-    assert_eq!(rule.to[2].network, None);
-    assert_eq!(rule.to[3].port, None);
+    assert_eq!(rule.to.fixed().len(), 5);
+    assert_eq!(rule.to.fixed()[2].network, None);
+    assert_eq!(rule.to.fixed()[3].port, None);
     assert_eq!(
         (rule.uids.as_slice(), rule.processes.len()),
         ([1000].as_slice(), 2)

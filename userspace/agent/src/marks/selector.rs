@@ -90,7 +90,7 @@ impl Target {
     /// Warns of a target that is legal and probably not meant.
     pub fn doubt(&self) -> Option<&'static str> {
         let rule = self.rule()?;
-        let wide = rule.to.is_empty() && rule.action != Action::Bypass;
+        let wide = rule.to.is_any() && rule.action != Action::Bypass;
         wide.then_some("without `to` it holds for every destination, not only for the database's")
     }
 

@@ -63,6 +63,7 @@ fn metrics() {
     own.declare_for_docs();
     agent::containers::ContainerMetrics::register(&registry).unwrap();
     agent::fleet::FleetMetrics::register(&registry).unwrap();
+    ::names::NameMetrics::register(&registry).unwrap();
     let pipelines = steps::pipelines::PipelineMetrics::register(&registry).unwrap();
     pipelines.declare_for_docs();
     let tap = proxy::tap::TapMetrics::register(&registry).unwrap();

@@ -26,6 +26,7 @@ mod init;
 mod lifecycle;
 mod limits;
 mod logs;
+mod names;
 mod namespaces;
 mod neighbours;
 mod package;

@@ -77,7 +77,7 @@ pub(crate) fn is_of_the_edge(rule: &Rule) -> bool {
         !rule.names_cgroups(),
         rule.namespaces.is_empty(),
     ];
-    is_local.iter().all(|none| *none) && !(rule.from.is_empty() && rule.to.is_empty())
+    is_local.iter().all(|none| *none) && !(rule.from.is_empty() && rule.to.is_any())
 }
 
 /// Compiles.
@@ -101,14 +101,10 @@ pub(crate) fn compile(policy: &Policy) -> Result<Classes, CompileError> {
         for network in &rule.from {
             from.add(*network, number);
         }
-        let anywhere = Target {
-            network: None,
-            port: None,
-        };
-        let to = rule.to.iter().copied();
+        let to = rule.to.held().copied();
         targets.extend(to.map(|target| (target, number)));
-        if rule.to.is_empty() {
-            targets.push((anywhere, number));
+        if rule.to.is_any() {
+            targets.push((Target::ANY, number));
         }
     }
     let mut to = Dimension::default();
@@ -224,7 +220,7 @@ fn edge_rule(rule: &Rule) -> EdgeRule {
     EdgeRule {
         name: rule.name.clone(),
         action,
-        names_ports: !rule.to.is_empty() && rule.to.iter().all(|target| target.port.is_some()),
+        names_ports: !rule.to.is_any() && rule.to.held().all(|target| target.port.is_some()),
         forwards: !rule.backends.is_empty() && matches!(action, Action::Bypass | Action::Observe),
     }
 }

@@ -5,7 +5,9 @@ use std::{net::SocketAddr, path::PathBuf};
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
-use policy::{Candidate, ContainerConditions, Fail, ProcessPattern, SessionConditions, Shortcut};
+use policy::{
+    Candidate, ContainerConditions, Destinations, Fail, ProcessPattern, SessionConditions, Shortcut,
+};
 
 const NETWORKS: [&str; 11] = [
     "0.0.0.0/0",
@@ -51,7 +53,7 @@ pub(crate) fn rules() -> impl Strategy<Value = Rule> {
         .prop_map(|(from, to, local, action)| Rule {
             name: RuleName::new("r"),
             from,
-            to,
+            to: to.into(),
             uids: (local == Some("uid")).then_some(0).into_iter().collect(),
             gids: (local == Some("gid")).then_some(0).into_iter().collect(),
             processes: (local == Some("process"))
@@ -92,7 +94,7 @@ fn plainly(policy: &Policy, from: IpAddr, to: SocketAddr) -> Option<usize> {
         cgroup: "/".into(),
         netns: None,
     };
-    let speaks = |rule: &Rule| !(rule.from.is_empty() && rule.to.is_empty());
+    let speaks = |rule: &Rule| !(rule.from.is_empty() && rule.to.is_any());
     let mut rules = policy.rules.iter();
     rules.position(|rule| speaks(rule) && rule.miss(&candidate).is_none())
 }
@@ -132,7 +134,8 @@ fn a_thousand_rules_with_everything_of_their_own_fit_and_a_thousand_that_cross_d
         to: vec![Target {
             network: IpNet::new(IpAddr::from((0x0b00_0000 + n).to_be_bytes()), 32).ok(),
             port: Some(1000 + n as u16),
-        }],
+        }]
+        .into(),
         ..template()
     };
     let classes = compile(&policy((0..1000).map(of_its_own).collect())).unwrap();
@@ -146,7 +149,7 @@ fn a_thousand_rules_with_everything_of_their_own_fit_and_a_thousand_that_cross_d
     assert_eq!(first(from, to, 1008), None);
     let crossing = |n: u32| {
         let mut rule = of_its_own(n);
-        let target = rule.to[0];
+        let target = rule.to.fixed()[0];
         rule.to = vec![
             Target {
                 network: None,
@@ -156,7 +159,8 @@ fn a_thousand_rules_with_everything_of_their_own_fit_and_a_thousand_that_cross_d
                 port: None,
                 ..target
             },
-        ];
+        ]
+        .into();
         rule
     };
     let refused = compile(&policy((0..1024).map(crossing).collect()));
@@ -170,7 +174,7 @@ fn template() -> Rule {
     Rule {
         name: RuleName::new("r"),
         from: Vec::new(),
-        to: Vec::new(),
+        to: Destinations::ANY,
         uids: Vec::new(),
         gids: Vec::new(),
         processes: Vec::new(),

@@ -412,7 +412,7 @@ fn plainly(policy: &Policy, from: SocketAddr, to: SocketAddr) -> Option<Action> 
         cgroup: "/".into(),
         netns: None,
     };
-    let speaks = |rule: &&Rule| !(rule.from.is_empty() && rule.to.is_empty());
+    let speaks = |rule: &&Rule| !(rule.from.is_empty() && rule.to.is_any());
     let mut rules = policy.rules.iter().filter(speaks);
     Some(rules.find(|rule| rule.miss(&candidate).is_none())?.action)
 }

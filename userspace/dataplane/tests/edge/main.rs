@@ -99,7 +99,7 @@ pub(crate) fn rule(name: &str, from: &[&str], to: &[&str], action: Action) -> Ru
     Rule {
         name: RuleName::new(name),
         from: from.iter().map(|n| n.parse().unwrap()).collect(),
-        to: to.iter().map(target).collect(),
+        to: Vec::from_iter(to.iter().map(target)).into(),
         uids: Vec::new(),
         gids: Vec::new(),
         processes: Vec::new(),

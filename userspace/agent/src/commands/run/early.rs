@@ -11,6 +11,7 @@ use dataplane::{
     host,
 };
 use flow::CloseReason;
+use names::{Files, Follower, NameMetrics, Resolver, Wanted as WantedNames, dial_plainly};
 use prometheus::{IntCounterVec, Registry};
 use proxy::{IncomingListeners, paths::PathsAvailable, tap::TapMetrics};
 use steps::{Services, pipelines::PipelineMetrics};
@@ -86,10 +87,16 @@ pub(super) struct Early {
     pub(super) container_metrics: ContainerMetrics,
     pub(super) fleet_metrics: FleetMetrics,
     pub(super) containers: Watch,
+    pub(super) name_metrics: NameMetrics,
+    pub(super) names: Follower,
 }
 
 impl Early {
-    pub(super) async fn make(config: &mut Config, max_flows: usize) -> anyhow::Result<Self> {
+    pub(super) async fn make(
+        config: &mut Config,
+        max_flows: usize,
+        wanted_names: &WantedNames,
+    ) -> anyhow::Result<Self> {
         let options = options(config)?;
         let attached = SharedDataplane::default();
         let registry = Registry::new();
@@ -125,6 +132,15 @@ impl Early {
             container_metrics.clone(),
         )
         .await;
+        let name_metrics = NameMetrics::register(&registry)?;
+        let resolver = Resolver::new(files(), dial_plainly());
+        let names = Follower::begin(wanted_names, resolver, name_metrics.clone()).await;
+        let known = names.book();
+        name_metrics.left_out(
+            config
+                .policy
+                .find_names(|name| known.borrow().endpoints(name)),
+        );
         Ok(Self {
             options,
             max_flows,
@@ -143,6 +159,8 @@ impl Early {
             container_metrics,
             fleet_metrics,
             containers,
+            name_metrics,
+            names,
         })
     }
 }
@@ -223,6 +241,15 @@ pub(super) fn attach(config: &Config, early: &mut Early) -> anyhow::Result<Attac
         probes: (probe, severed),
         give_listener,
     })
+}
+
+/// The system's files, or those of a test.
+fn files() -> Files {
+    let hook = &test_hooks::get().resolv_conf;
+    Files {
+        resolv_conf: hook.clone().unwrap_or(Files::default().resolv_conf),
+        ..Files::default()
+    }
 }
 
 fn options(config: &Config) -> anyhow::Result<Options> {

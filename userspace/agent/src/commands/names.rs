@@ -1,0 +1,120 @@
+//! `underpass names`, and names in the findings of `check` and `doctor`.
+
+use std::process::ExitCode;
+
+use ::names::{Book, Files, Resolver, dial_plainly, look_up_once};
+use dataplane::doctor::{Finding, State};
+use policy::{Filter, Name, Policy};
+use serde_json::Value;
+use tokio::{runtime, time::Instant};
+
+use super::{
+    flows::{print_list, shown},
+    whereabouts::Admin,
+};
+
+/// Asks the agent at `admin`.
+///
+/// # Errors
+/// Nobody answers there.
+pub fn run(json: bool, admin: &Admin) -> anyhow::Result<ExitCode> {
+    let headings = [
+        "NAME",
+        "KIND",
+        "STATE",
+        "ANSWERED",
+        "NEXT",
+        "ADDRESSES",
+        "WHY",
+    ];
+    print_list(admin, "/names", json, &Filter::default(), &headings, row)
+}
+
+fn row(name: &Value) -> Vec<String> {
+    let seconds = |key: &str, says: &str| {
+        let ms = name.get(key).and_then(Value::as_u64);
+        ms.map_or("-".to_owned(), |ms| {
+            format!("{says}{:.0}s", ms as f64 / 1e3)
+        })
+    };
+    let addresses = name.get("addresses").and_then(Value::as_array);
+    let addresses = addresses.into_iter().flatten().filter_map(Value::as_str);
+    vec![
+        shown(name, "name"),
+        shown(name, "kind"),
+        shown(name, "state"),
+        seconds("answered_ms", "before "),
+        seconds("next_ms", "in "),
+        addresses.collect::<Vec<_>>().join(","),
+        shown(name, "error"),
+    ]
+}
+
+/// Looks up the names that rules have, from here, and has the rules hold for what is found.
+pub(super) fn find(policy: &mut Policy) -> anyhow::Result<Book> {
+    let names: Vec<Name> = policy.destination_names().into_iter().cloned().collect();
+    if names.is_empty() {
+        return Ok(Book::default());
+    }
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let resolver = Resolver::new(Files::default(), dial_plainly());
+    let book = runtime.block_on(look_up_once(&names, &resolver));
+    policy.find_names(|name| book.endpoints(name));
+    Ok(book)
+}
+
+/// Names without an address, for people.
+pub(super) fn doubts(book: &Book) -> Vec<String> {
+    let views = book.views(Instant::now()).into_iter();
+    let unknown = views.filter(|view| view.addresses.is_empty());
+    unknown
+        .map(|view| {
+            format!(
+                "{} stands for no address, and rules do not hold for it: {}",
+                view.name,
+                view.error.unwrap_or_default()
+            )
+        })
+        .collect()
+}
+
+/// Findings of each name of a policy: the addresses that it stands for, seen from here.
+pub(super) fn findings(policy: &Policy) -> anyhow::Result<Vec<Finding>> {
+    let book = find(&mut policy.clone())?;
+    let views = book.views(Instant::now()).into_iter();
+    let findings = views.map(|view| {
+        let (state, detail) = match (view.addresses.as_slice(), view.error) {
+            ([], why) => (State::Notice, why.unwrap_or_default()),
+            (all, Some(why)) => (State::Notice, format!("{}; {why}", all.join(", "))),
+            (all, None) => (State::Ok, all.join(", ")),
+        };
+        Finding {
+            what: format!("{} {}", view.kind, view.name),
+            state,
+            detail,
+        }
+    });
+    Ok(findings.collect())
+}
+
+/// The names that rules have, and what each is taken for.
+pub(super) fn taken_for(policy: &Policy) -> impl Iterator<Item = String> {
+    policy.rules.iter().flat_map(|rule| {
+        rule.to.named().iter().map(|target| {
+            let ports = match (&target.name, target.ports.as_slice()) {
+                (Name::Host(_), []) => ", all ports".to_owned(),
+                (_, []) => String::new(),
+                (_, [port]) => format!(", port {port}"),
+                (_, [first, .., last]) => format!(", ports {first}-{last}"),
+            };
+            let kind = match &target.name {
+                Name::Host(_) => "a host (A and AAAA records)",
+                Name::Service(_) => "a service (SRV records)",
+                Name::Cluster(_) => "a cluster",
+            };
+            format!("rule {}: {} is {kind}{ports}", rule.name, target.name)
+        })
+    })
+}

@@ -1,0 +1,161 @@
+//! Rules that name databases, whose addresses a name server tells.
+
+use std::{
+    io::{ErrorKind, Write as _},
+    net::{IpAddr, TcpListener, TcpStream},
+    process::Command,
+};
+
+use sandbox::{
+    Agent, Sandbox,
+    dns::{NameServer, Told},
+};
+
+use crate::common::{BINARY, eventually, rule};
+
+const PORT: u16 = 9042;
+
+struct Host {
+    sandbox: Sandbox,
+    server: NameServer,
+    databases: Vec<TcpListener>,
+    folder: tempfile::TempDir,
+}
+
+fn ip(last: u8) -> IpAddr {
+    [10, 9, 0, last].into()
+}
+
+impl Host {
+    fn new() -> Self {
+        let sandbox = Sandbox::new().unwrap();
+        for last in [53, 1, 2, 3] {
+            let address = format!("{}/32", ip(last));
+            sandbox
+                .netns
+                .ip(&["addr", "add", &address, "dev", "lo"])
+                .unwrap();
+        }
+        let server = sandbox.server(|| NameServer::start((ip(53), 53).into()));
+        let listen = |last| {
+            sandbox
+                .server(|| TcpListener::bind((ip(last), PORT)))
+                .unwrap()
+                .unwrap()
+        };
+        let databases = [1, 2, 3].map(listen).into();
+        let folder = tempfile::tempdir().unwrap();
+        let resolv_conf = format!("nameserver {}\noptions timeout:1 attempts:1\n", ip(53));
+        std::fs::write(folder.path().join("resolv.conf"), resolv_conf).unwrap();
+        Self {
+            server: server.unwrap().unwrap(),
+            databases,
+            sandbox,
+            folder,
+        }
+    }
+
+    fn agent(&self, policy: &str) -> Agent<'_> {
+        let binary = self.folder.path().join("agent");
+        let resolv_conf = self.folder.path().join("resolv.conf");
+        let hooks = format!(
+            "UNDERPASS_TEST_HOOKS=strict_calls=true,resolv_conf={}",
+            resolv_conf.display()
+        );
+        sandbox::program::switched(&binary, BINARY, &hooks).unwrap();
+        let (netns, cgroup) = (Some(&self.sandbox.netns), &self.sandbox.cgroup);
+        Agent::start(&binary, netns, cgroup, "", policy).unwrap()
+    }
+
+    /// Both ends of a connection to a database; none, if it is denied.
+    fn dial(&self, last: u8) -> Option<(TcpStream, TcpStream)> {
+        let dialled = self.sandbox.client(|| TcpStream::connect((ip(last), PORT)));
+        match dialled.unwrap() {
+            Ok(stream) => {
+                // Those that nobody accepts would be in the way of further ones.
+                let (accepted, _) = self.databases[usize::from(last) - 1].accept().unwrap();
+                Some((stream, accepted))
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+                None
+            }
+        }
+    }
+
+    fn is_denied(&self, last: u8) -> bool {
+        self.dial(last).is_none()
+    }
+}
+
+fn state(agent: &Agent<'_>, state: &str) -> f64 {
+    agent
+        .metric(&format!("underpass_names{{state=\"{state}\"}}"))
+        .unwrap()
+}
+
+#[test]
+fn a_rule_follows_the_addresses_of_its_name() {
+    let host = Host::new();
+    host.server.tell("db.shop", Told::Addresses(vec![ip(1)]), 0);
+    let agent = host.agent(&rule("deny", "to = [\"db.shop:9042\"]"));
+    // From the first moment on.
+    assert!(host.is_denied(1));
+    let (mut running, mut accepted) = host.dial(2).unwrap();
+    host.server.tell("db.shop", Told::Addresses(vec![ip(2)]), 0);
+    eventually("the next address is known", || host.is_denied(2));
+    // The old one lingers, and a connection that was there is left alone.
+    assert!(host.is_denied(1) && !host.is_denied(3));
+    running.write_all(b"x").unwrap();
+    std::io::Read::read_exact(&mut accepted, &mut [0]).unwrap();
+    assert_eq!(state(&agent, "known"), 1.0);
+    assert_eq!(
+        agent.metric("underpass_name_addresses_lingering").unwrap(),
+        1.0
+    );
+    // A server that fails takes nothing away, and is seen.
+    host.server.tell("db.shop", Told::Fails, 0);
+    eventually("it is stale", || state(&agent, "stale") == 1.0);
+    assert!(host.is_denied(2));
+    let listed = Command::new(BINARY)
+        .args(["names", "--admin"])
+        .arg(agent.admin_socket())
+        .output()
+        .unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    for word in ["db.shop", "host", "stale", "10.9.0.1,10.9.0.2", "SERVFAIL"] {
+        assert!(listed.contains(word), "{word}: {listed}");
+    }
+    agent
+        .wait_for_log("cannot be looked up, its rules hold for the last addresses")
+        .unwrap();
+}
+
+#[test]
+fn a_name_that_was_never_resolved_stands_for_no_address() {
+    let host = Host::new();
+    let deny = |names: &str| rule("deny", &format!("to = [{names}]"));
+    let agent = host.agent(&deny("\"db.shop:9042\""));
+    assert!(!host.is_denied(1));
+    agent
+        .wait_for_log("a name in a rule stands for nothing")
+        .unwrap();
+    assert_eq!(state(&agent, "absent"), 1.0);
+    // A service's records say the port; the next policy names it.
+    let services = vec![
+        ("n1.shop".to_owned(), PORT),
+        ("n3.shop".to_owned(), PORT + 1),
+    ];
+    host.server
+        .tell("_cql._tcp.shop", Told::Services(services), 30);
+    host.server
+        .tell("n1.shop", Told::Addresses(vec![ip(1)]), 30);
+    host.server
+        .tell("n3.shop", Told::Addresses(vec![ip(3)]), 30);
+    agent.write_policy(&deny("\"_cql._tcp.shop\"")).unwrap();
+    eventually("the service is known", || host.is_denied(1));
+    assert!(!host.is_denied(2) && !host.is_denied(3));
+    let names = agent.json("/names").unwrap();
+    assert_eq!(names.as_array().map(Vec::len), Some(1), "{names}");
+    assert_eq!(names[0]["addresses"][1], "10.9.0.3:9043");
+}

@@ -1,0 +1,218 @@
+//! [`Follower`]: looks names up again, each on a task of its own.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use policy::Name;
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+
+use crate::{Book, Dial, Failure, NameMetrics, Resolver, State, resolver::LookedUp};
+
+/// Names in one policy, each of which is looked up at least once a minute.
+pub const MAX_NAMES: usize = 128;
+
+/// Look-ups at the same time; further ones wait.
+const MAX_AT_ONCE: usize = 16;
+
+/// A look-up has to end by then, however many servers, domains and hosts there are to try.
+const LOOK_UP_WITHIN: Duration = Duration::from_secs(20);
+
+/// The start waits for all names together for so long: a policy in which they are known holds from the first connection on.
+const AT_START: Duration = Duration::from_secs(3);
+
+/// A task that has ended, which only a mistake in this crate makes it do, is begun again after this.
+const BEGIN_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// The names that are to be followed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Each once.
+    pub names: Vec<Name>,
+}
+
+/// Follows names.
+pub struct Follower {
+    resolver: Resolver,
+    book: watch::Sender<Book>,
+    metrics: NameMetrics,
+}
+
+/// Resources that the tasks have in common.
+struct Common {
+    resolver: Resolver,
+    book: watch::Sender<Book>,
+    metrics: NameMetrics,
+    turns: Semaphore,
+}
+
+impl Follower {
+    /// Looks up all names once, for as long as a start may take.
+    pub async fn begin(wanted: &Wanted, resolver: Resolver, metrics: NameMetrics) -> Self {
+        let book = watch::Sender::new(Book::default());
+        let found = look_up_all(&wanted.names, &resolver, AT_START).await;
+        let now = Instant::now();
+        book.send_modify(|book| {
+            for (name, result) in found {
+                note(book, &name, result, now, &metrics);
+            }
+            metrics.show(book);
+        });
+        Self {
+            resolver,
+            book,
+            metrics,
+        }
+    }
+
+    /// Returns the book, as it is from now on.
+    pub fn book(&self) -> watch::Receiver<Book> {
+        self.book.subscribe()
+    }
+
+    /// Follows for ever. `dial` makes connections that no hook of the agent changes.
+    pub async fn run(self, dial: Dial, mut wanted: watch::Receiver<Arc<Wanted>>) {
+        let common = Arc::new(Common {
+            resolver: self.resolver.dialling_by(dial),
+            book: self.book,
+            metrics: self.metrics,
+            turns: Semaphore::new(MAX_AT_ONCE),
+        });
+        let mut tasks = JoinSet::new();
+        let mut running = HashMap::<Name, tokio::task::AbortHandle>::new();
+        loop {
+            let names = wanted.borrow_and_update().names.clone();
+            running.retain(|name, task| {
+                let stays = names.contains(name) && !task.is_finished();
+                if !stays {
+                    task.abort();
+                }
+                stays
+            });
+            common.forget_others(&names);
+            for name in names {
+                let start = || tasks.spawn(follow(name.clone(), common.clone()));
+                running.entry(name.clone()).or_insert_with(start);
+            }
+            tokio::select! {
+                changed = wanted.changed() => if changed.is_err() {
+                    // The agent ends.
+                    return;
+                },
+                Some(ended) = tasks.join_next() => if let Err(error) = ended && error.is_panic() {
+                    tracing::error!("following a name failed: {error}");
+                    sleep(BEGIN_AGAIN_AFTER).await;
+                },
+            }
+        }
+    }
+}
+
+impl Common {
+    /// Forgets names that no rule has any more. Nobody asks for them, so nobody is told.
+    fn forget_others(&self, names: &[Name]) {
+        self.book.send_if_modified(|book| {
+            book.keep(|name| names.contains(name));
+            self.metrics.show(book);
+            false
+        });
+    }
+}
+
+async fn follow(name: Name, common: Arc<Common>) {
+    loop {
+        let next = common.book.borrow().next(&name);
+        if let Some(next) = next {
+            sleep_until(next).await;
+        }
+        // Nobody closes the semaphore.
+        let turn = common.turns.acquire().await;
+        let result = look_up(&name, &common.resolver, LOOK_UP_WITHIN).await;
+        drop(turn);
+        let now = Instant::now();
+        common.book.send_if_modified(|book| {
+            let has_changed = note(book, &name, result, now, &common.metrics);
+            common.metrics.show(book);
+            has_changed
+        });
+    }
+}
+
+/// Looks up names once, all at the same time.
+pub async fn look_up_once(names: &[Name], resolver: &Resolver) -> Book {
+    let mut book = Book::default();
+    let now = Instant::now();
+    for (name, result) in look_up_all(names, resolver, AT_START).await {
+        book.known(&name, now).looked_up(result, now, 0.0);
+    }
+    book
+}
+
+async fn look_up_all(
+    names: &[Name],
+    resolver: &Resolver,
+    within: Duration,
+) -> Vec<(Name, Result<LookedUp, Failure>)> {
+    let mut asking = JoinSet::new();
+    for name in names.iter().cloned() {
+        let resolver = resolver.clone();
+        asking.spawn(async move {
+            let result = look_up(&name, &resolver, within).await;
+            (name, result)
+        });
+    }
+    asking.join_all().await
+}
+
+async fn look_up(name: &Name, resolver: &Resolver, within: Duration) -> Result<LookedUp, Failure> {
+    let looked_up = timeout(within, async {
+        match name {
+            Name::Host(domain) => resolver.host(domain).await,
+            Name::Service(domain) => resolver.service(domain).await,
+            Name::Cluster(_) => Err(Failure::NoSuchName),
+        }
+    });
+    looked_up.await.unwrap_or(Err(Failure::Late))
+}
+
+/// Notes a result, and says in the log what has changed by it. Returns whether the addresses are others now.
+fn note(
+    book: &mut Book,
+    name: &Name,
+    result: Result<LookedUp, Failure>,
+    now: Instant,
+    metrics: &NameMetrics,
+) -> bool {
+    metrics.looked_up(name, result.as_ref().err().map(Failure::label));
+    let known = book.known(name, now);
+    let (before, had) = (known.state(), known.addresses().count());
+    let was_told = known.failure().is_some();
+    let has_changed = known.looked_up(result, now, fastrand::f64());
+    let (addresses, lingering) = (known.addresses().count(), known.lingering());
+    match (known.state(), known.failure()) {
+        (state, Some(why)) if state != before || !was_told => match state {
+            State::Unknown => tracing::warn!(
+                %name,
+                "a name in a rule has never been resolved, the rule does not hold for its addresses: {why}"
+            ),
+            State::Absent => tracing::warn!(
+                %name, addresses,
+                "a name in a rule stands for nothing any more, its rules hold a while longer for the last addresses: {why}"
+            ),
+            _ => tracing::warn!(
+                %name, addresses,
+                "a name in a rule cannot be looked up, its rules hold for the last addresses: {why}"
+            ),
+        },
+        (State::Known, None) if before != State::Known => {
+            tracing::info!(%name, addresses, "a name in a rule is resolved");
+        }
+        _ if has_changed => {
+            tracing::info!(%name, addresses, had, lingering, "a name in a rule has other addresses");
+        }
+        _ => {}
+    }
+    has_changed
+}

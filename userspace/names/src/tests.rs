@@ -1,0 +1,257 @@
+//! The resolver and the follower against a name server that answers as it is told.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use policy::{Domain, Endpoint, Name};
+use prometheus::Registry;
+use sandbox::dns::{NameServer, Told};
+use tokio::{sync::watch, time::timeout};
+
+use crate::{
+    Failure, Files, Follower, NameMetrics, Resolver, State, Wanted, dial_plainly,
+    resolver::LookedUp,
+};
+
+/// Everything that is waited for comes within this.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Host {
+    server: NameServer,
+    folder: tempfile::TempDir,
+}
+
+impl Host {
+    fn new() -> Self {
+        let host = Self {
+            server: NameServer::start(([127, 0, 0, 1], 0).into()).unwrap(),
+            folder: tempfile::tempdir().unwrap(),
+        };
+        host.write(
+            "resolv.conf",
+            "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n",
+        );
+        host
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.folder.path().join(name), text).unwrap();
+    }
+
+    fn resolver(&self) -> Resolver {
+        let files = Files {
+            resolv_conf: self.folder.path().join("resolv.conf"),
+            hosts: self.folder.path().join("hosts"),
+            port: self.server.at().port(),
+        };
+        Resolver::new(files, dial_plainly())
+    }
+
+    async fn host(&self, name: &str) -> Result<LookedUp, Failure> {
+        self.resolver().host(&Domain::parse(name).unwrap()).await
+    }
+
+    async fn found(&self, name: &str) -> Vec<String> {
+        shown(&self.host(name).await.unwrap())
+    }
+
+    async fn failed(&self, name: &str) -> &'static str {
+        self.host(name).await.unwrap_err().label()
+    }
+}
+
+fn ip(last: u8) -> IpAddr {
+    [10, 1, 0, last].into()
+}
+
+fn shown(found: &LookedUp) -> Vec<String> {
+    let one = |at: &Endpoint| match at.port {
+        Some(port) => format!("{}:{port}", at.ip),
+        None => at.ip.to_string(),
+    };
+    found.endpoints.iter().map(one).collect()
+}
+
+#[tokio::test]
+async fn a_host_has_the_addresses_of_both_families_through_aliases() {
+    let host = Host::new();
+    let v6 = "fd00::1".parse().unwrap();
+    host.server
+        .tell("n.shop", Told::Addresses(vec![ip(2), v6, ip(1)]), 30);
+    host.server.tell("db.shop", Told::Alias("n.shop".into()), 7);
+    assert_eq!(
+        host.found("DB.shop").await,
+        ["10.1.0.1", "10.1.0.2", "fd00::1"]
+    );
+    assert_eq!(
+        host.host("db.shop").await.unwrap().ttl,
+        Duration::from_secs(7)
+    );
+    host.server
+        .tell("dangling.shop", Told::Alias("gone.shop".into()), 7);
+    assert_eq!(host.failed("dangling.shop").await, "no_such_name");
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_fit_comes_over_tcp() {
+    let host = Host::new();
+    let all: Vec<IpAddr> = (0..200).map(ip).collect();
+    host.server.tell("big.shop", Told::Addresses(all), 30);
+    assert_eq!(host.found("big.shop").await.len(), 200);
+    assert_eq!(host.server.asked_by_tcp(), 1);
+}
+
+#[tokio::test]
+async fn each_failure_has_its_name() {
+    let host = Host::new();
+    host.server.tell("fails.shop", Told::Fails, 0);
+    host.server.tell("silent.shop", Told::Silence, 0);
+    host.server
+        .tell("empty.shop", Told::Addresses(Vec::new()), 0);
+    let here = [
+        "127.0.0.1",
+        "0.0.0.0",
+        "::1",
+        "224.0.0.1",
+        "255.255.255.255",
+        "::ffff:127.0.0.1",
+    ];
+    let here = here.map(|ip| ip.parse().unwrap()).to_vec();
+    host.server.tell("here.shop", Told::Addresses(here), 0);
+    for (name, why) in [
+        ("fails.shop", "server_failed"),
+        ("silent.shop", "late"),
+        ("empty.shop", "no_address"),
+        ("here.shop", "unusable"),
+        ("gone.shop", "no_such_name"),
+    ] {
+        assert_eq!(host.failed(name).await, why, "{name}");
+    }
+    host.write("resolv.conf", "# nothing\n");
+    assert_eq!(host.failed("db.shop").await, "no_server");
+}
+
+#[tokio::test]
+async fn the_next_server_is_asked_where_one_fails() {
+    let host = Host::new();
+    // Nobody listens there: the kernel says so.
+    host.write(
+        "resolv.conf",
+        "nameserver 127.77.0.1\nnameserver 127.0.0.1\n",
+    );
+    host.server.tell("db.shop", Told::Addresses(vec![ip(1)]), 0);
+    assert_eq!(host.found("db.shop").await, ["10.1.0.1"]);
+    host.write("resolv.conf", "nameserver 127.77.0.1\n");
+    assert_eq!(host.failed("db.shop").await, "unreachable");
+}
+
+#[tokio::test]
+async fn a_forged_answer_is_passed_over() {
+    let host = Host::new();
+    host.server.tell("db.shop", Told::Forged(vec![ip(1)]), 0);
+    assert_eq!(host.found("db.shop").await, ["10.1.0.1"]);
+}
+
+#[tokio::test]
+async fn domains_are_searched_and_a_failure_on_the_way_ends_the_search() {
+    let host = Host::new();
+    let options =
+        "nameserver 127.0.0.1\noptions timeout:1 attempts:1 ndots:2\nsearch a.example b.example\n";
+    host.write("resolv.conf", options);
+    host.server
+        .tell("db.shop.b.example", Told::Addresses(vec![ip(1)]), 0);
+    host.server.tell("db.shop", Told::Addresses(vec![ip(2)]), 0);
+    assert_eq!(host.found("db.shop").await, ["10.1.0.1"]);
+    assert_eq!(host.found("db.shop.").await, ["10.1.0.2"]);
+    host.server.tell("db.shop.a.example", Told::Fails, 0);
+    assert_eq!(host.failed("db.shop").await, "server_failed");
+}
+
+#[tokio::test]
+async fn what_the_file_of_hosts_has_is_not_asked_for() {
+    let host = Host::new();
+    host.write("hosts", "127.0.0.1 db.shop\n");
+    assert_eq!(host.found("db.shop").await, ["127.0.0.1"]);
+    assert_eq!(host.server.asked("db.shop"), 0);
+}
+
+#[tokio::test]
+async fn a_service_has_the_addresses_and_ports_of_its_hosts() {
+    let host = Host::new();
+    let services = [
+        ("n1.shop", 9042),
+        ("n2.shop", 9142),
+        ("gone.shop", 9042),
+        ("n1.shop", 0),
+    ];
+    let services = services
+        .map(|(name, port)| (name.to_owned(), port))
+        .to_vec();
+    host.server
+        .tell("_cql._tcp.shop", Told::Services(services), 30);
+    host.server
+        .tell("n1.shop", Told::Addresses(vec![ip(1)]), 30);
+    host.server.tell("n2.shop", Told::Addresses(vec![ip(2)]), 9);
+    let domain = Domain::parse("_cql._tcp.shop").unwrap();
+    let found = host.resolver().service(&domain).await.unwrap();
+    assert_eq!(shown(&found), ["10.1.0.1:9042", "10.1.0.2:9142"]);
+    assert_eq!(found.ttl, Duration::from_secs(9));
+    assert!(found.missing.is_none());
+    host.server.tell("n2.shop", Told::Fails, 0);
+    let found = host.resolver().service(&domain).await.unwrap();
+    assert_eq!(found.missing.map(|why| why.label()), Some("server_failed"));
+    let many = (1..100).map(|port| ("n1.shop".to_owned(), port)).collect();
+    host.server.tell("_cql._tcp.shop", Told::Services(many), 30);
+    let found = host.resolver().service(&domain).await.unwrap();
+    assert_eq!((found.endpoints.len(), found.refused), (16, 83));
+}
+
+#[tokio::test]
+async fn names_are_followed_as_rules_come_and_go() {
+    let host = Host::new();
+    let registry = Registry::new();
+    let metrics = NameMetrics::register(&registry).unwrap();
+    let name = |text: &str| Name::Host(Domain::parse(text).unwrap());
+    let wanted = |names: &[&str]| Wanted {
+        names: names.iter().map(|text| name(text)).collect(),
+    };
+    host.server.tell("a.shop", Told::Addresses(vec![ip(1)]), 0);
+    let first = wanted(&["a.shop", "b.shop"]);
+    let follower = Follower::begin(&first, host.resolver(), metrics).await;
+    let mut book = follower.book();
+    // Known before anything runs.
+    assert_eq!(
+        book.borrow().endpoints(&name("a.shop")),
+        [Endpoint::host(ip(1))]
+    );
+    assert_eq!(book.borrow().in_state(State::Absent), 1);
+    let (tell, heed) = watch::channel(Arc::new(first));
+    let running = tokio::spawn(follower.run(dial_plainly(), heed));
+    host.server
+        .tell("a.shop", Told::Addresses(vec![ip(1), ip(2)]), 0);
+    let grown = |book: &crate::Book| book.endpoints(&name("a.shop")).len() == 2;
+    timeout(PATIENCE, book.wait_for(grown))
+        .await
+        .unwrap()
+        .unwrap();
+    // A failure takes nothing away.
+    host.server.tell("a.shop", Told::Fails, 0);
+    let asked = host.server.asked("a.shop");
+    host.server.tell("c.shop", Told::Addresses(vec![ip(3)]), 0);
+    tell.send(Arc::new(wanted(&["a.shop", "c.shop"]))).unwrap();
+    let resolved = |book: &crate::Book| !book.endpoints(&name("c.shop")).is_empty();
+    timeout(PATIENCE, book.wait_for(resolved))
+        .await
+        .unwrap()
+        .unwrap();
+    while host.server.asked("a.shop") < asked + 3 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let views = book.borrow().views(tokio::time::Instant::now());
+    let states: Vec<_> = views
+        .iter()
+        .map(|view| (view.name.as_str(), view.state, view.addresses.len()))
+        .collect();
+    assert_eq!(states, [("a.shop", "stale", 2), ("c.shop", "known", 1)]);
+    drop(tell);
+    timeout(PATIENCE, running).await.unwrap().unwrap();
+}
