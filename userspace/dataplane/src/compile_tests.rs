@@ -27,6 +27,7 @@ fn running() -> [Container; 2] {
         labels: BTreeMap::new(),
         cgroup: cgroup.into(),
         pid: 0,
+        pod: None,
     })
 }
 
@@ -480,6 +481,7 @@ fn what_does_not_fit_is_counted_and_named_cgroups_come_first() {
         labels: BTreeMap::new(),
         cgroup: format!("/c/{n}").into(),
         pid: 0,
+        pod: None,
     };
     let running: Vec<_> = (0..policy::MAX_CGROUPS + 4).map(each).collect();
     let mut policy = Policy {

@@ -1,4 +1,4 @@
-//! Why etcd could not be read or written.
+//! Why etcd, or an API server, could not be read or written.
 
 use std::{error::Error as _, io};
 
@@ -15,10 +15,10 @@ pub enum Failure {
     #[error("{0}: TLS: {1}")]
     Tls(String, io::Error),
     /// The password cannot be read.
-    #[error("password_file: {0}")]
+    #[error("{0}")]
     Password(String),
     /// The member does not let this user do that.
-    #[error("etcd refuses: {0}: look at `user`, its password and its role")]
+    #[error("{0}")]
     Denied(String),
     /// The member did not answer in time.
     #[error("no answer in time")]
@@ -57,6 +57,12 @@ impl Failure {
         "absent",
     ];
 
+    fn denied_by_etcd(said: &str) -> Self {
+        Self::Denied(format!(
+            "etcd refuses: {said}: look at `user`, its password and its role"
+        ))
+    }
+
     /// Returns the label, one of [`Self::LABELS`].
     pub fn label(&self) -> &'static str {
         match self {
@@ -86,8 +92,10 @@ impl From<etcd_client::Error> for Failure {
             cause = deeper.source();
         }
         match status.code() {
-            Code::Unauthenticated | Code::PermissionDenied => Self::Denied(said),
-            Code::InvalidArgument if said.contains("authentication failed") => Self::Denied(said),
+            Code::Unauthenticated | Code::PermissionDenied => Self::denied_by_etcd(&said),
+            Code::InvalidArgument if said.contains("authentication failed") => {
+                Self::denied_by_etcd(&said)
+            }
             // What tonic says of a message above the limit.
             Code::OutOfRange | Code::ResourceExhausted => Self::TooLarge(said),
             Code::DeadlineExceeded => Self::Late,

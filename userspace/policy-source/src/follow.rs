@@ -4,7 +4,7 @@
 //! that might be missed, or on a revision that might be compacted away. A session ends with the first failure, and the next
 //! one is with another member.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
 use etcd_client::{
     LeaseKeepAliveStream, LeaseKeeper, PutOptions, WatchOptions, WatchResponse, WatchStream,
@@ -154,6 +154,8 @@ impl Follower {
                     digest: String::new(),
                     error: Some(why.to_string()),
                     in_force: in_force.unwrap_or_default(),
+                    refused: BTreeMap::new(),
+                    kept: None,
                 }));
             }
         }

@@ -1,5 +1,7 @@
 //! The files of a policy.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
@@ -11,6 +13,12 @@ pub const MAX_FRAGMENTS: usize = 60;
 /// Bytes of all files together. A push sends them twice (as files, and as a version) in one request, for which etcd takes
 /// 1.5 MiB unless its `--max-request-bytes` says otherwise.
 pub const MAX_FRAGMENT_BYTES: usize = 640 << 10;
+
+/// Policies that are taken from a cluster. Further ones, in the order of their names, are refused; those of the cluster come first.
+pub const MAX_OBJECTS: usize = 512;
+
+/// Bytes of all of them together, as files.
+pub const MAX_OBJECTS_BYTES: usize = 4 << 20;
 
 /// Bytes of a file's name.
 pub const MAX_NAME_BYTES: usize = 63;
@@ -30,10 +38,14 @@ pub struct Fragment {
 /// All files of a policy, in the order of their names' bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fragments {
-    /// The revision of etcd at which the last of them was changed.
+    /// The revision of the store at which the last of them was changed.
     pub revision: i64,
     /// The files.
     pub files: Vec<Fragment>,
+    /// Objects that cannot be files, each with the reason. Only policies that are objects have such: they are refused one
+    /// by one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unusable: BTreeMap<String, String>,
 }
 
 /// Why what is in etcd is no policy.
@@ -74,7 +86,31 @@ impl Fragments {
             ));
         }
         files.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(Self { revision, files })
+        Ok(Self {
+            revision,
+            files,
+            unusable: BTreeMap::new(),
+        })
+    }
+
+    /// Puts policies that are objects together again, as they were kept.
+    ///
+    /// # Errors
+    /// They exceed a bound, or a name is none.
+    pub fn of_objects(revision: i64, mut files: Vec<Fragment>) -> Result<Self, Unusable> {
+        let bytes: usize = files.iter().map(|file| file.text.len()).sum();
+        if files.len() > MAX_OBJECTS || bytes > MAX_OBJECTS_BYTES {
+            return Err(Unusable::TooLong);
+        }
+        if let Some(bad) = files.iter().find(|file| !file.name.contains('/')) {
+            return Err(Unusable::Name(bad.name.clone()));
+        }
+        files.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(Self {
+            revision,
+            files,
+            unusable: BTreeMap::new(),
+        })
     }
 
     /// Reads files from pairs of names and values.
@@ -103,6 +139,9 @@ impl Fragments {
                 hash.update((part.len() as u64).to_be_bytes());
                 hash.update(part);
             }
+        }
+        for (name, why) in &self.unusable {
+            hash.update(format!("\0{name}\0{why}"));
         }
         let mut digits = String::new();
         for byte in hash.finalize() {

@@ -1,9 +1,10 @@
-//! The policy of a fleet, kept in etcd: agents follow it and acknowledge what they made of it, operators change it.
+//! The policy of a fleet, kept in etcd or in Kubernetes: agents follow it and acknowledge what they made of it, operators change it.
 //!
 //! - `settings`: where etcd is, and how it is reached; `session`: a connection to one of its members.
 //! - `fragments`: the files of a policy, their bounds and their digest; `keys`: where they are.
 //! - `follow`: an agent's part. Each change is offered whole; the verdict on it becomes the host's status.
 //! - `status`: that status; `fleet`: what operators do: push, roll back, read statuses.
+//! - `kubernetes`: an agent's part where policies are objects of a cluster.
 //! - `failure`: why etcd could not be read; `pace`: how often it is asked.
 //!
 //! **Invariant**: what comes from etcd is bounded before it is kept ([`MAX_FRAGMENTS`], [`MAX_FRAGMENT_BYTES`],
@@ -16,6 +17,7 @@ mod fleet;
 mod follow;
 mod fragments;
 mod keys;
+mod kubernetes;
 mod pace;
 mod session;
 mod settings;
@@ -25,9 +27,14 @@ pub use failure::Failure;
 pub use fleet::{Fleet, KEPT_VERSIONS, Version};
 pub use follow::{Follower, News};
 pub use fragments::{
-    Fragment, Fragments, MAX_FRAGMENT_BYTES, MAX_FRAGMENTS, MAX_NAME_BYTES, Unusable,
+    Fragment, Fragments, MAX_FRAGMENT_BYTES, MAX_FRAGMENTS, MAX_NAME_BYTES, MAX_OBJECTS,
+    MAX_OBJECTS_BYTES, Unusable,
 };
 pub use keys::MAX_PREFIX_BYTES;
+pub use kubernetes::{
+    API_SERVER, GROUP, Kind, KubernetesFollower, KubernetesSettings, MAX_LINE_BYTES, MAX_PODS,
+    OwnPod, PodFacts, Pods, PolicyObject, SERVICE_ACCOUNT, Text, VERSION, in_cluster,
+};
 pub use pace::Pace;
 pub use session::{Dial, MAX_MESSAGE_BYTES, dial_plainly};
 pub use settings::{ETCD, Login, MAX_ENDPOINTS, Settings};

@@ -41,7 +41,7 @@ pub(crate) struct Session {
 }
 
 /// Bytes to and from a member, encrypted or not.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 impl Session {
@@ -120,7 +120,7 @@ async fn within<T>(
         .unwrap_or(Err(Failure::Late))
 }
 
-async fn connect(
+pub(crate) async fn connect(
     to: &Endpoint,
     outward: Option<&Outward>,
     dial: &Dial,

@@ -69,7 +69,9 @@ impl Settings {
             return Ok(None);
         };
         let text = trusted::read_text(&login.password_file, MAX_PASSWORD_BYTES);
-        let text = zeroize::Zeroizing::new(text.map_err(|why| Failure::Password(why.to_string()))?);
+        let text = zeroize::Zeroizing::new(
+            text.map_err(|why| Failure::Password(format!("password_file: {why}")))?,
+        );
         let password = text.trim_end_matches(['\r', '\n']).to_owned();
         Ok(Some((login.user.clone(), password.into())))
     }

@@ -1,8 +1,10 @@
 //! Statuses: what a host made of the policy.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
+
+use crate::Fragments;
 
 /// How long a status outlives its agent: it hangs on a lease, which the agent renews.
 pub const STATUS_TTL: Duration = Duration::from_secs(30);
@@ -21,6 +23,10 @@ pub struct Verdict {
     pub error: Option<String>,
     /// The digest of the policy in force.
     pub in_force: String,
+    /// Files that were refused while others were put into force, each with the reason.
+    pub refused: BTreeMap<String, String>,
+    /// The files that this verdict has put into force, which is to be kept for the next start. None: nothing.
+    pub kept: Option<Arc<Fragments>>,
 }
 
 /// A host's status, as it stands in etcd.
@@ -66,7 +72,7 @@ impl Status {
     }
 }
 
-fn cut(text: &str) -> String {
+pub(crate) fn cut(text: &str) -> String {
     let mut end = text.len().min(MAX_ERROR_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -120,6 +120,8 @@ impl Host {
                     digest,
                     error: is_bad.then(|| "a word is bad".to_owned()),
                     in_force: in_force.clone(),
+                    refused: BTreeMap::new(),
+                    kept: None,
                 }));
             }
         };

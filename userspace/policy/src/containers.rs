@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
+use crate::{Pod, PodConditions};
+
 /// Bytes of a container's name, and of a label's key and value: more than Kubernetes and Docker allow for
 /// names (253), and than anybody types.
 pub const MAX_CONTAINER_TEXT_BYTES: usize = 256;
@@ -62,6 +64,8 @@ pub struct Container {
     pub cgroup: PathBuf,
     /// A process of the container; it may have ended.
     pub pid: u32,
+    /// The pod that the container is in. None: none of Kubernetes.
+    pub pod: Option<Pod>,
 }
 
 /// A rule's conditions on the container. An empty list holds for every container.
@@ -71,6 +75,8 @@ pub struct ContainerConditions {
     pub names: Vec<Glob>,
     /// Labels that the container must have, each with a value that fits.
     pub labels: Vec<(String, Glob)>,
+    /// The conditions on the pod.
+    pub pods: PodConditions,
     /// Cgroups of processes for which these conditions and the rule's `cgroup` hold, as
     /// [`Policy::find_containers`](crate::Policy::find_containers) found them.
     pub(crate) found: Vec<PathBuf>,
@@ -82,13 +88,20 @@ impl ContainerConditions {
         Self {
             names,
             labels,
+            pods: PodConditions::default(),
             found: Vec::new(),
         }
     }
 
+    /// Adds conditions on the pod.
+    #[must_use]
+    pub fn in_pods(self, pods: PodConditions) -> Self {
+        Self { pods, ..self }
+    }
+
     /// Whether there is no condition.
     pub fn is_empty(&self) -> bool {
-        self.names.is_empty() && self.labels.is_empty()
+        self.names.is_empty() && self.labels.is_empty() && self.pods.is_empty()
     }
 
     pub(crate) fn hold(&self, container: &Container) -> bool {
@@ -97,6 +110,8 @@ impl ContainerConditions {
             let value = container.labels.get(key);
             value.is_some_and(|value| glob.holds(value))
         };
-        (self.names.is_empty() || self.names.iter().any(named)) && self.labels.iter().all(labelled)
+        (self.names.is_empty() || self.names.iter().any(named))
+            && self.labels.iter().all(labelled)
+            && self.pods.hold(container.pod.as_ref())
     }
 }

@@ -122,6 +122,7 @@ mod tests {
             labels: labels.collect(),
             cgroup: cgroup.into(),
             pid: 0,
+            pod: None,
         }
     }
 

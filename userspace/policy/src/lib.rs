@@ -17,7 +17,7 @@
 //! - `tried.rs`: every rule held against one connection, for whoever asks why.
 //! - `copies.rs`: which rules need the bytes of a connection, and which are content with copies.
 //! - `containers.rs`, `find_containers.rs`: conditions on containers, and the cgroups in which the
-//!   containers are at the moment.
+//!   containers are at the moment; `pods.rs`: conditions on pods of Kubernetes.
 //! - `destinations.rs`, `names.rs`: a rule's `to`, of which names stand for addresses that may change.
 //! - `window.rs`: days and hours during which a rule or a step holds.
 //! - `filter.rs`: which entries of a list an operator wants to see; `suggest.rs`: the word that was probably meant.
@@ -42,6 +42,7 @@ mod find_containers;
 mod first_match;
 mod names;
 mod patterns;
+mod pods;
 mod rule;
 mod sample;
 mod session;
@@ -70,6 +71,7 @@ pub use patterns::{
     MAX_PORTS_OF_A_RANGE, MAX_PROCESS_NAME_BYTES, NETNS, NetnsPattern, ProcessPattern, Target,
     check_network, parse_network,
 };
+pub use pods::{KUBELETS, MAX_POD_CONDITIONS, Pod, PodConditions, owner_in_full};
 pub use rule::{Action, ClientLimit, Fail, LimitPer, Miss, Rule, RuleName, Shortcut, TapDepth};
 pub use sample::Sample;
 pub use session::{

@@ -130,6 +130,7 @@ pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
     let local = routes.clone().route("/tail", get(tail::tail));
     let scraped = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
         .route("/metrics", get(metrics));
     let at = |door: Came, routes: Router<Admin>| {
         let checked = (Names::new(hosts, door), refused.clone());

@@ -42,7 +42,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         read.map_err(|why| anyhow::anyhow!("[otlp]: {why}"))?;
     }
     if let Some(source) = &config.source {
-        let read = source.settings.read_secrets();
+        let read = source.store.read_secrets();
         read.map_err(|why| anyhow::anyhow!("[policy]: {why}"))?;
     }
     let cgroup = find_containers(&mut config, args)?;
@@ -175,6 +175,7 @@ fn find_containers(config: &mut Config, args: &CheckArgs) -> anyhow::Result<Path
     let described = Container {
         names: args.container.iter().cloned().collect(),
         labels: args.label.iter().cloned().collect(),
+        pod: policy::Pod::of_labels(&args.label.iter().cloned().collect()),
         cgroup: args.cgroup.join("container"),
         pid: 0,
     };

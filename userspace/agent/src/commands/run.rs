@@ -24,7 +24,7 @@ use anyhow::{Context as _, bail};
 use dataplane::{Dataplane, IncomingListener, Splicer};
 use flow::Flows;
 use policy::{Policy, Timestamp};
-use policy_source::{Fragments, Verdict};
+use policy_source::{Fragments, Pods, Verdict};
 use proxy::{
     self, Admission, Choice, ProxyContext, QuotaLimits, Unsettled,
     paths::{PathsAvailable, Splicing},
@@ -85,7 +85,7 @@ pub fn run(file: &Path, format: Option<LogFormat>, dry: bool) -> anyhow::Result<
         tracing::warn!("{warning}");
     }
     if let Some(why) = why_not {
-        tracing::error!("the fleet's last policy cannot be used until etcd is reached: {why}");
+        tracing::error!("the fleet's last policy cannot be used until it is read anew: {why}");
     }
     if dry {
         tracing::warn!("dry run: rules match and count, and nothing is done");
@@ -150,6 +150,7 @@ struct Serving {
     names: names::Follower,
     wanted_names: watch::Receiver<Arc<names::Wanted>>,
     dial_names: names::Dial,
+    pods: watch::Receiver<Arc<Pods>>,
     edge: SharedEdge,
     attached: SharedDataplane,
     available: PathsAvailable,
@@ -298,6 +299,7 @@ impl Serving {
             names: early.names,
             wanted_names: heard_by_flows.names,
             dial_names,
+            pods: fleet.pods.subscribe(),
             edge: early.edge,
             attached: early.attached,
             available: early.available,
@@ -387,7 +389,7 @@ impl Serving {
             ended = callers => failed(ended, "serving namespaces"),
             never = incoming::tend(self.attached.clone()) => match never {},
             never = service_manager::tend(shared) => match never {},
-            () = self.containers.run(shared.policy.clone()) => {
+            () = self.containers.run(shared.policy.clone(), self.pods) => {
                 Err(anyhow::anyhow!("asking for containers ended"))
             }
             () = self.names.run(self.dial_names, self.wanted_names) => {

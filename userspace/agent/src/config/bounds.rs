@@ -129,8 +129,8 @@ pub(super) const MODES: [(&str, WantedMode); 3] = [
     ("generic", WantedMode::Generic),
 ];
 
-/// Values of `policy.source`.
-pub(super) const POLICY_SOURCES: [(&str, ()); 1] = [("etcd", ())];
+/// Values of `policy.source`, and whether policies are objects of Kubernetes.
+pub(super) const POLICY_SOURCES: [(&str, bool); 2] = [("etcd", false), ("kubernetes", true)];
 
 /// Where a fleet's policy is in etcd unless the file says otherwise.
 pub(super) const DEFAULT_PREFIX: &str = "/underpass";

@@ -1,8 +1,12 @@
-//! `[containers]`: where container runtimes are. `container` and `labels` of a rule.
+//! `[containers]`: where container runtimes are. `container`, `labels`, `namespace`, `service_account` and
+//! `owner` of a rule.
 
 use std::collections::BTreeMap;
 
-use policy::{ContainerConditions, Glob, MAX_CONTAINER_CONDITIONS, MAX_CONTAINER_TEXT_BYTES};
+use policy::{
+    ContainerConditions, Glob, MAX_CONTAINER_CONDITIONS, MAX_CONTAINER_TEXT_BYTES,
+    MAX_POD_CONDITIONS, PodConditions, owner_in_full,
+};
 use toml::Spanned;
 
 use super::{
@@ -58,6 +62,34 @@ pub(super) fn conditions(
         names.collect::<Result<_, _>>()?,
         labels.collect::<Result<_, _>>()?,
     ))
+}
+
+/// Conditions on the pod: `namespace`, `service_account` and `owner` of a rule.
+pub(super) fn of_pods(
+    namespaces: &[Spanned<String>],
+    accounts: &[Spanned<String>],
+    owners: &[Spanned<String>],
+) -> Result<PodConditions, Flaw> {
+    let owners = owners.iter().map(|text| {
+        let span = text.span();
+        let full = owner_in_full(text.get_ref()).map(|full| Spanned::new(span, full));
+        let form =
+            "`KIND/NAME`, where KIND is `deploy`, `sts`, `ds`, `rs`, `job` or `cronjob`, such as \"deploy/shop\"";
+        full.map_or_else(|| expected("rule.owner", text, form), Ok)
+    });
+    let owners = owners.collect::<Result<Vec<_>, Flaw>>()?;
+    Ok(PodConditions {
+        namespaces: globs("rule.namespace", namespaces)?,
+        service_accounts: globs("rule.service_account", accounts)?,
+        owners: globs("rule.owner", &owners)?,
+    })
+}
+
+fn globs(key: &str, texts: &[Spanned<String>]) -> Result<Vec<Glob>, Flaw> {
+    if let Some(too_many) = texts.get(MAX_POD_CONDITIONS) {
+        return expected(key, too_many, &format!("at most {MAX_POD_CONDITIONS}"));
+    }
+    texts.iter().map(|text| glob(key, text)).collect()
 }
 
 fn glob(key: &str, text: &Spanned<String>) -> Result<Glob, Flaw> {
@@ -130,6 +162,18 @@ mod tests {
                 "rule.labels: expected keys of 1 to 256",
             ),
             (rule("labels = [\"a=b\"]"), "4:10: "),
+            (
+                rule("namespace = [\"\"]"),
+                "rule.namespace: expected 1 to 256 bytes",
+            ),
+            (
+                rule("owner = [\"shop\"]"),
+                "4:10: rule.owner: expected `KIND/NAME`",
+            ),
+            (
+                rule(&many("service_account", 65)),
+                "rule.service_account: expected at most 64",
+            ),
             (
                 rule(&many("container", 65)),
                 "rule.container: expected at most 64 names",

@@ -4,7 +4,7 @@
 //! of the keys of session rules, `network.rs` those of `to` and
 //! `from`, `users.rs` those of `uid` and `gid`, `backends.rs` and `remember.rs` those of `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
 //! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `holdout.rs` that of `holdout`, `otlp.rs` that of `[otlp]`, `shadow.rs` that of `mode`, `limit.rs` that of `limit`, `containers.rs` those of
-//! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `host.rs` those of `[host]`, `hosts` and `rollout`, `source.rs` that of `[policy]`, `selector.rs` that of a mark's, `sources.rs` which files there are, `in_full.rs` how all of it is printed, `layout.rs` how a file is laid out, `error.rs` how an
+//! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `host.rs` those of `[host]`, `hosts` and `rollout`, `source.rs` that of `[policy]`, `objects.rs` how policies of Kubernetes become files, `selector.rs` that of a mark's, `sources.rs` which files there are, `in_full.rs` how all of it is printed, `layout.rs` how a file is laid out, `error.rs` how an
 //! error names its place.
 
 mod admin;
@@ -21,6 +21,7 @@ mod incoming;
 mod layout;
 mod limit;
 mod network;
+mod objects;
 mod otlp;
 mod parse;
 mod path;
@@ -56,13 +57,14 @@ pub use holdout::told as held_out;
 pub use host::Host;
 pub use in_full::{InForce, without_login};
 pub use layout::laid_out;
+pub use objects::text_of as text_of_object;
 pub use path::RulePath;
 use policy::{Policy, RuleName};
 pub use protective::absent_cgroups;
 use proxy::paths::Splicing;
 pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
-pub use source::PolicySource;
+pub use source::{PolicySource, Store};
 pub use sources::{FOLDER as CONF_D, Sources};
 use steps::{otlp::MetricsPush, pipelines::Pipelines};
 pub use users::{GROUPS, USERS};

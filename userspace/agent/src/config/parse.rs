@@ -34,7 +34,7 @@ pub(super) fn config(mut raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
     let host = host::of(std::mem::take(&mut raw.host))?;
     raw.keep_those_for(&host)?;
-    let source = source::of(raw.policy.take(), &mut warnings)?;
+    let source = source::of(raw.policy.take(), &host.name, &mut warnings)?;
     let (collector, metrics_push) = otlp::of(raw.otlp)?;
     let mut pipelines = pipeline::of(&raw.rule, collector.as_ref())?;
     warnings.extend(pipeline::doubts(&pipelines));
@@ -285,7 +285,9 @@ pub(super) fn rule(
         gids: users::GROUPS.ids(&raw.gid)?,
         processes: raw.process.iter().map(process).collect::<Result<_, _>>()?,
         cgroups: raw.cgroup.iter().map(cgroup).collect::<Result<_, _>>()?,
-        containers: containers::conditions(&raw.container, &raw.labels)?,
+        containers: containers::conditions(&raw.container, &raw.labels)?.in_pods(
+            containers::of_pods(&raw.namespace, &raw.service_account, &raw.owner)?,
+        ),
         namespaces: raw.netns.iter().map(netns).collect::<Result<_, _>>()?,
         action,
         session,

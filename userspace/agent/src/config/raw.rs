@@ -11,8 +11,8 @@ use dataplane::{
     edge::{self, MAX_INTERFACES},
 };
 use policy::{
-    Action, Compression, Fail, MAX_BACKENDS, MAX_CONTAINER_CONDITIONS, MAX_RULES, Protocol,
-    WindowSettings,
+    Action, Compression, Fail, MAX_BACKENDS, MAX_CONTAINER_CONDITIONS, MAX_POD_CONDITIONS,
+    MAX_RULES, Protocol, WindowSettings,
 };
 use serde::Deserialize;
 use steps::otlp::{MAX_SERVICE_BYTES, SERVICE};
@@ -87,7 +87,7 @@ pub(super) struct RawAgent {
     /// it: without this key, it does not.
     #[schemars(with = "Option<String>", extend("title" = "IP:PORT", "examples" = [USUAL_ADMIN]))]
     pub admin: Option<Spanned<String>>,
-    /// Address and port at which `/metrics` and `/healthz` alone are on TCP, for scrapers that are to see no flow and no statement.
+    /// Address and port at which `/metrics`, `/healthz` and `/readyz` alone are on TCP, for scrapers and probes that are to see no flow and no statement.
     #[schemars(with = "Option<String>", extend("title" = "IP:PORT", "examples" = [USUAL_METRICS]))]
     pub metrics: Option<Spanned<String>>,
     /// Names in the `Host` header with which the admin interface may be asked on TCP, beside addresses, `localhost` and
@@ -383,6 +383,32 @@ pub(super) struct RawRule {
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, String>", extend("examples" = [{"app": "billing"}]))]
     pub labels: BTreeMap<String, Spanned<String>>,
+    /// Namespaces of Kubernetes that the client's pod is in. `*` stands for anything. The container runtime tells it.
+    #[serde(default)]
+    #[schemars(
+        with = "Vec<String>",
+        length(max = MAX_POD_CONDITIONS),
+        extend("examples" = [["shop"]])
+    )]
+    pub namespace: Vec<Spanned<String>>,
+    /// Service accounts of the client's pod. `*` stands for anything. Only an API server tells it: needs `[policy]` with
+    /// `source = "kubernetes"`.
+    #[serde(default)]
+    #[schemars(
+        with = "Vec<String>",
+        length(max = MAX_POD_CONDITIONS),
+        extend("examples" = [["web"]])
+    )]
+    pub service_account: Vec<Spanned<String>>,
+    /// Owners of the client's pod: `KIND/NAME`, where KIND is `deploy`, `sts`, `ds`, `rs`, `job` or `cronjob`, and `*` in the
+    /// name stands for anything. Only an API server tells it, as for `service_account`.
+    #[serde(default)]
+    #[schemars(
+        with = "Vec<String>",
+        length(max = MAX_POD_CONDITIONS),
+        extend("title" = "list of KIND/NAME", "examples" = [["deploy/shop"]])
+    )]
+    pub owner: Vec<Spanned<String>>,
     /// Condition on the session: users who log in. Exact, or the beginning and `*`.
     #[serde(default)]
     #[schemars(with = "Vec<String>", extend("examples" = [["etl*"]]))]
@@ -691,6 +717,9 @@ impl RawRule {
             netns: Vec::new(),
             container: Vec::new(),
             labels: BTreeMap::new(),
+            namespace: Vec::new(),
+            service_account: Vec::new(),
+            owner: Vec::new(),
             user: Vec::new(),
             keyspace: Vec::new(),
             driver: Vec::new(),

@@ -2,8 +2,10 @@
 //!
 //! The types that read the file ([`super::raw`], the settings of each step) are the schema, too, so that neither knows a
 //! key that the other does not. `tests.rs` holds what the schema says of a key against what the parser does with it;
-//! `page.rs` writes `docs/config.md`.
+//! `page.rs` writes `docs/config.md`, `crd.rs` the CRDs of the chart.
 
+#[cfg(test)]
+mod crd;
 #[cfg(test)]
 mod page;
 #[cfg(test)]

@@ -27,8 +27,10 @@ pub const MAX_FILES: usize = 256;
 /// Bytes of all files together. A thousand rules with pipelines have a fraction of it.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// The folder in which files of a fleet's policy seem to be, in errors.
-const FLEETS: &str = "etcd:rules";
+/// The folder in which files of a fleet's policy seem to be, in errors: those of etcd end in `.toml`, and policies of Kubernetes
+/// are objects.
+const OF_ETCD: &str = "etcd:rules/";
+const OF_KUBERNETES: &str = "kubernetes:";
 
 type Parse = fn(&str) -> Result<RawFurther, Flaw>;
 
@@ -70,7 +72,10 @@ impl Sources {
     /// Adds the files of a fleet's policy, behind all others.
     pub fn with(self, fragments: &Fragments) -> Self {
         let fleets = fragments.files.iter().map(|file| Source {
-            path: Path::new(FLEETS).join(&file.name),
+            path: match file.name.ends_with(".toml") && !file.name.contains('/') {
+                true => format!("{OF_ETCD}{}", file.name).into(),
+                false => format!("{OF_KUBERNETES}{}", file.name).into(),
+            },
             text: file.text.clone(),
         });
         Self {

@@ -21,6 +21,7 @@ mod socket;
 use std::{sync::Arc, time::Duration};
 
 use policy::Policy;
+use policy_source::Pods;
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
@@ -95,8 +96,8 @@ impl Watch {
         self.book.subscribe()
     }
 
-    /// Asks for ever, while the policy in force names containers.
-    pub async fn run(self, policy: watch::Receiver<Arc<Policy>>) {
+    /// Asks for ever, while the policy in force names containers. `pods`: what an API server knows of them.
+    pub async fn run(self, policy: watch::Receiver<Arc<Policy>>, pods: watch::Receiver<Arc<Pods>>) {
         let mut tasks = JoinSet::new();
         let Self {
             runtimes,
@@ -105,8 +106,15 @@ impl Watch {
         } = self;
         let book = Arc::new(book);
         for (n, runtime) in runtimes.into_iter().enumerate() {
-            let (book, metrics, policy) = (book.clone(), metrics.clone(), policy.clone());
-            tasks.spawn(tend(n, runtime, book, metrics, policy));
+            let (book, metrics) = (book.clone(), metrics.clone());
+            tasks.spawn(tend(
+                n,
+                runtime,
+                book,
+                metrics,
+                policy.clone(),
+                pods.clone(),
+            ));
         }
         // Each runs for ever; with no runtime there is nothing to wait for.
         while tasks.join_next().await.is_some() {}
@@ -121,6 +129,7 @@ async fn tend(
     book: Arc<watch::Sender<Book>>,
     metrics: ContainerMetrics,
     mut policy: watch::Receiver<Arc<Policy>>,
+    mut pods: watch::Receiver<Arc<Pods>>,
 ) {
     let news = Arc::new(Notify::new());
     let mut listening = JoinSet::new();
@@ -136,7 +145,8 @@ async fn tend(
         if asked.is_ok() && listening.is_empty() {
             listening.spawn(runtime.listen(news.clone()));
         }
-        let now = runtime.page();
+        let mut now = runtime.page();
+        now.learn(&pods.borrow_and_update());
         book.send_if_modified(|book| match book.0.get_mut(n) {
             Some(page) if *page != now => {
                 *page = now;
@@ -146,7 +156,13 @@ async fn tend(
         });
         metrics.known(&book.borrow());
         time::sleep_until(asked_at + ASK_AGAIN_AFTER).await;
-        drop(time::timeout_at(asked_at + ASK_EVERY, news.notified()).await);
+        let changed = async {
+            tokio::select! {
+                () = news.notified() => {}
+                Ok(()) = pods.changed() => {}
+            }
+        };
+        drop(time::timeout_at(asked_at + ASK_EVERY, changed).await);
     }
 }
 

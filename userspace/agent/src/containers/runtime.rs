@@ -8,11 +8,11 @@ use std::{
 };
 
 use dataplane::host::{self, ContainerCgroup};
-use policy::{Container, MAX_CONTAINER_TEXT_BYTES};
+use policy::{Container, MAX_CONTAINER_TEXT_BYTES, Pod};
 use tokio::{sync::Notify, time};
 
 use super::{
-    book::{Page, Running},
+    book::{MAX_LABELS, Page, Running},
     cri::Cri,
     docker::Docker,
     failure::Failure,
@@ -27,10 +27,6 @@ pub const MAX_CONTAINERS: usize = 2048;
 /// The time limit for everything that is asked at once; a busy runtime takes a second. Answers that
 /// have come by then are kept, and the next time begins there.
 pub(super) const ASK_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The most labels of one container that are kept. Docker and Kubernetes have no limit; people have
-/// twenty.
-const MAX_LABELS: usize = 256;
 
 /// The shortest id. Docker's and Kubernetes' ids are 64 hexadecimal digits. A cgroup belongs to a
 /// container if its name contains the container's id, so a shorter id, or anything else, counts as
@@ -180,6 +176,7 @@ impl Runtime {
     fn learn(&mut self, running: Running, cgroup: PathBuf, pid: u32) {
         let fits = |text: &str| text.len() <= MAX_CONTAINER_TEXT_BYTES;
         let names = running.names.into_iter().filter(|name| fits(name));
+        let pod = Pod::of_labels(&running.labels);
         let labels = running.labels.into_iter();
         let container = Container {
             names: names.take(MAX_LABELS).collect(),
@@ -189,6 +186,7 @@ impl Runtime {
                 .collect(),
             cgroup,
             pid,
+            pod,
         };
         self.known.insert(running.id, container);
     }

@@ -7,25 +7,38 @@ use std::{
     path::Path,
 };
 
-use policy_source::{Fragments, MAX_FRAGMENT_BYTES};
+use policy_source::{Fragments, MAX_FRAGMENT_BYTES, MAX_OBJECTS_BYTES};
+
+use crate::config::{PolicySource, Store};
 
 /// The most bytes of the file: a policy's, each escaped in JSON by six, and names.
-const MAX_BYTES: u64 = 6 * MAX_FRAGMENT_BYTES as u64 + (64 << 10);
+fn most(store: &Store) -> u64 {
+    let bytes = match store {
+        Store::Etcd(_) => MAX_FRAGMENT_BYTES,
+        Store::Kubernetes(_) => MAX_OBJECTS_BYTES,
+    };
+    6 * bytes as u64 + (64 << 10)
+}
 
 /// Reads the file, which only root may be able to change. None: there is none yet.
 ///
 /// # Errors
 /// It cannot be trusted, or is damaged.
-pub fn read(path: &Path) -> Result<Option<Fragments>, String> {
-    let text = match trusted::read_text(path, MAX_BYTES) {
+pub fn read(source: &PolicySource) -> Result<Option<Fragments>, String> {
+    let path = &source.cache;
+    let text = match trusted::read_text(path, most(&source.store)) {
         Ok(text) => text,
         Err(error) if error.is_absent() => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
     let damaged = |why: String| format!("{} is damaged: {why}: remove it", path.display());
     let read: Fragments = serde_json::from_str(&text).map_err(|e| damaged(e.to_string()))?;
-    let read = Fragments::new(read.revision, read.files).map_err(|e| damaged(e.to_string()))?;
-    Ok(Some(read))
+    // Both stores have names and bounds of their own; what has been in the other one is not taken for a policy of this.
+    let read = match &source.store {
+        Store::Etcd(_) => Fragments::new(read.revision, read.files),
+        Store::Kubernetes(_) => Fragments::of_objects(read.revision, read.files),
+    };
+    read.map(Some).map_err(|e| damaged(e.to_string()))
 }
 
 /// Replaces the file at once: a reader, or a host that loses its power, finds the old one or the new one.
@@ -61,11 +74,21 @@ mod tests {
     use policy_source::Fragment;
 
     use super::*;
+    use crate::config::Config;
+
+    fn parse(text: &str) -> Result<Config, crate::config::ConfigError> {
+        Config::parse("/own.toml".as_ref(), text)
+    }
 
     #[test]
     fn what_was_written_is_read_and_damage_is_told() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("made/policy.json");
+        let text = format!(
+            "[policy]\nsource = \"etcd\"\nendpoints = [\"http://127.0.0.1:1\"]\ncache = {path:?}"
+        );
+        let source = parse(&text).unwrap().source.unwrap();
+        let read = |_: &Path| read(&source);
         assert_eq!(read(&path), Ok(None));
         for text in ["a", "\u{1}\"\\ä"] {
             let file = Fragment {

@@ -31,7 +31,7 @@ pub struct FleetMetrics {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When etcd was heard last; before that, when the agent began. None: no source is named.
+    /// When the store was heard last; before that, when the agent began. None: no source is named.
     heard: Mutex<Option<Instant>>,
     /// Whether the policy is not followed, which was said.
     is_away: AtomicBool,
@@ -53,35 +53,35 @@ impl FleetMetrics {
             changes: IntCounterVec::new(
                 Opts::new(
                     "underpass_policy_source_changes_total",
-                    "Policies of the fleet that were read in etcd, by result: applied; refused (the old one stays in force); not_kept (applied, and not written to the cache).",
+                    "Policies of the fleet that were read in etcd or Kubernetes, by result: applied; refused (the old one stays in force; of Kubernetes, that of each refused object); not_kept (applied, and not written to the cache).",
                 ),
                 &["result"],
             )?,
             failures: IntCounterVec::new(
                 Opts::new(
                     "underpass_policy_source_failures_total",
-                    "Sessions with etcd that ended or did not begin, by cause.",
+                    "Sessions with etcd or the API server that ended or did not begin, by cause.",
                 ),
                 &["cause"],
             )?,
             in_step: IntGauge::new(
                 "underpass_policy_source_in_step",
-                "1 while the fleet's policy is watched in etcd; 0 while the last one that was read stays in force.",
+                "1 while the fleet's policy is watched in etcd or Kubernetes; 0 while the last one that was read stays in force.",
             )?,
             is_refused: IntGauge::new(
                 "underpass_policy_source_refused",
-                "1 while the policy that is in etcd is not the one in force, because it was refused.",
+                "1 while the policy that is in etcd or Kubernetes, or an object of it, is not the one in force, because it was refused.",
             )?,
             revision: IntGauge::new(
                 "underpass_policy_source_revision",
-                "Revision of etcd at which the fleet's policy in force was changed last.",
+                "Revision of etcd, or version of Kubernetes, at which the fleet's policy in force was changed last.",
             )?,
             state: Arc::default(),
         };
         let age = Age {
             gauge: Gauge::new(
                 "underpass_policy_source_age_seconds",
-                "Time since etcd has said that the fleet's policy is known as it is. 0 without a source.",
+                "Time since etcd, or the API server, has said that the fleet's policy is known as it is. 0 without a source.",
             )?,
             state: metrics.state.clone(),
         };

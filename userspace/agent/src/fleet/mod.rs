@@ -1,21 +1,22 @@
-//! The fleet's policy: a thread follows it in etcd, and offers each change to whoever owns the policy ([`crate::control`]).
+//! The fleet's policy: a thread follows it in etcd or in Kubernetes, and offers each change to whoever owns the policy
+//! ([`crate::control`]).
 //!
-//! - `cache`: the last good policy on disk, for when etcd is away at the start.
+//! - `cache`: the last good policy on disk, for when the store is away at the start.
 //! - `metrics`: how old what is known is, and what became of it.
 //!
-//! **Invariant**: nothing of a flow waits for etcd, and what is in force changes only by a policy that was checked whole.
+//! **Invariant**: nothing of a flow waits for the store, and what is in force changes only by a policy that was checked whole.
 
 mod cache;
 mod metrics;
 
-use std::{path::PathBuf, pin::Pin, sync::Arc, thread};
+use std::{pin::Pin, sync::Arc, thread};
 
 use dataplane::backends::Probe;
-use policy_source::{Dial, Follower, Fragments, News, Pace, Verdict};
+use policy_source::{Dial, Follower, Fragments, KubernetesFollower, News, Pace, Pods, Verdict};
 use tokio::{runtime, sync::watch};
 
 pub use self::{cache::read as cached, metrics::FleetMetrics};
-use crate::config::{Host, PolicySource};
+use crate::config::{Host, PolicySource, Store, text_of_object};
 
 /// Threads that look names up: they block, and one is enough.
 const LOOK_UPS: usize = 1;
@@ -26,6 +27,8 @@ pub struct Channels {
     pub offers: watch::Sender<Option<Arc<Fragments>>>,
     /// Verdicts on them, from the owner.
     pub verdicts: watch::Sender<Option<Verdict>>,
+    /// The pods of this node, where the store is Kubernetes.
+    pub pods: watch::Sender<Arc<Pods>>,
 }
 
 impl Default for Channels {
@@ -33,6 +36,7 @@ impl Default for Channels {
         Self {
             offers: watch::Sender::new(None),
             verdicts: watch::Sender::new(None),
+            pods: watch::Sender::new(Arc::default()),
         }
     }
 }
@@ -57,40 +61,58 @@ pub fn start(
 ) -> std::io::Result<()> {
     metrics.begin();
     let told = metrics.clone();
-    let follower = Follower {
-        settings: source.settings.clone(),
-        host: host.name.clone(),
-        agent: env!("CARGO_PKG_VERSION").to_owned(),
-        pace: Pace::default(),
-        dial,
-        offers: channels.offers.clone(),
-        verdicts: channels.verdicts.subscribe(),
-        tell: Box::new(move |news| tell(&told, &news)),
+    let name = source.store.name();
+    let tell = Box::new(move |news: News<'_>| tell(name, &told, &news));
+    let agent = env!("CARGO_PKG_VERSION").to_owned();
+    let (offers, verdicts) = (channels.offers.clone(), channels.verdicts.subscribe());
+    let following: Pin<Box<dyn Future<Output = _> + Send>> = match &source.store {
+        Store::Etcd(settings) => Box::pin(
+            Follower {
+                settings: settings.clone(),
+                host: host.name.clone(),
+                agent,
+                pace: Pace::default(),
+                dial,
+                offers,
+                verdicts,
+                tell,
+            }
+            .run(),
+        ),
+        Store::Kubernetes(settings) => Box::pin(
+            KubernetesFollower {
+                settings: Arc::new(settings.clone()),
+                agent,
+                pace: Pace::default(),
+                dial,
+                text: Box::new(text_of_object),
+                offers,
+                verdicts,
+                pods: channels.pods.clone(),
+                tell,
+            }
+            .run(),
+        ),
     };
-    let keeping = keep(
-        source.cache.clone(),
-        channels.offers.subscribe(),
-        channels.verdicts.subscribe(),
-        metrics,
-    );
+    let keeping = keep(source.clone(), channels.verdicts.subscribe(), metrics);
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(LOOK_UPS)
         .build()?;
     let follow = move || {
         runtime.block_on(async {
-            tokio::join!(follower.run(), keeping);
+            tokio::join!(following, keeping);
         });
     };
     thread::Builder::new().name("fleet".into()).spawn(follow)?;
     Ok(())
 }
 
-fn tell(metrics: &FleetMetrics, news: &News<'_>) {
+fn tell(store: &str, metrics: &FleetMetrics, news: &News<'_>) {
     match news {
         News::InStep => {
             if metrics.in_step() {
-                tracing::info!("the fleet's policy is followed in etcd");
+                tracing::info!("the fleet's policy is followed in {store}");
             }
         }
         News::Heard => metrics.heard(),
@@ -106,37 +128,38 @@ fn tell(metrics: &FleetMetrics, news: &News<'_>) {
         News::Unusable(verdict) => {
             metrics.refused();
             let why = verdict.error.as_deref().unwrap_or_default();
-            tracing::error!("what is in etcd is no policy, the old one stays in force: {why}");
+            tracing::error!("what is in {store} is no policy, the old one stays in force: {why}");
         }
     }
 }
 
 /// Keeps each policy that was put into force on disk.
 async fn keep(
-    path: PathBuf,
-    offers: watch::Receiver<Option<Arc<Fragments>>>,
+    source: PolicySource,
     mut verdicts: watch::Receiver<Option<Verdict>>,
     metrics: FleetMetrics,
 ) {
-    let mut kept = cached(&path).ok().flatten().map(|cached| cached.digest());
+    let mut last = cached(&source).ok().flatten().map(|cached| cached.digest());
     while verdicts.changed().await.is_ok() {
-        let verdict = verdicts.borrow_and_update().clone();
-        let offered = offers.borrow().clone();
-        let (Some(verdict), Some(offered)) = (verdict, offered) else {
+        let kept = verdicts
+            .borrow_and_update()
+            .as_ref()
+            .and_then(|verdict| verdict.kept.clone());
+        let Some(kept) = kept else {
             continue;
         };
-        let is_good = verdict.error.is_none() && verdict.digest == offered.digest();
-        if !is_good || kept.as_ref() == Some(&verdict.digest) {
+        let digest = Some(kept.digest());
+        if last == digest {
             continue;
         }
-        match cache::write(&path, &offered) {
-            Ok(()) => kept = Some(verdict.digest),
+        match cache::write(&source.cache, &kept) {
+            Ok(()) => last = digest,
             Err(error) => {
                 metrics.not_kept();
                 tracing::error!(
                     "the fleet's policy is in force, and cannot be kept in {} for the next start: {error}: \
                      make its folder, and let the agent write there",
-                    path.display()
+                    source.cache.display()
                 );
             }
         }

@@ -64,7 +64,8 @@ impl Authority {
         })
     }
 
-    fn signs_as(&self, names: &[&str], tweak: impl FnOnce(&mut CertificateParams)) -> Signed {
+    /// Signs a certificate as it is made of parameters that have been changed.
+    pub fn signs_as(&self, names: &[&str], tweak: impl FnOnce(&mut CertificateParams)) -> Signed {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
         tweak(&mut params);

@@ -1,8 +1,8 @@
 //! Rules that name containers, by what their runtime calls them.
 
-mod cri;
+pub mod cri;
 mod docker;
-mod ship;
+pub mod ship;
 
 use std::{
     fs,

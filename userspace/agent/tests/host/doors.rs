@@ -233,7 +233,6 @@ fn metrics_alone_are_at_their_own_address() {
             "/live",
             "/tail",
             "/denied",
-            "/readyz",
         ] {
             let answer = at(path, "127.0.0.1");
             assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");

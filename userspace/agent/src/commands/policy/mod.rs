@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::runtime;
 
 use super::table;
-use crate::config::{Config, DEFAULT_FILE, Sources};
+use crate::config::{Config, DEFAULT_FILE, Sources, Store};
 
 /// Arguments of `policy`.
 #[derive(Debug, clap::Args)]
@@ -81,7 +81,13 @@ async fn connect(config: &Path) -> anyhow::Result<Fleet> {
         let file = config.display();
         format!("{file} has no table [policy]: name the fleet's etcd there, or another file with --config")
     })?;
-    Ok(Fleet::connect(&source.settings, &dial_plainly()).await?)
+    match &source.store {
+        Store::Etcd(settings) => Ok(Fleet::connect(settings, &dial_plainly()).await?),
+        Store::Kubernetes(_) => bail!(
+            "{} follows Kubernetes: use `kubectl apply` and `kubectl get underpasspolicies,clusterunderpasspolicies -A`",
+            config.display()
+        ),
+    }
 }
 
 async fn push(config: &Path, paths: &[PathBuf]) -> anyhow::Result<ExitCode> {

@@ -20,7 +20,7 @@ pub(super) struct Beginning {
 }
 
 /// Reads the host's files, and adds the fleet's policy from the cache. A bad cache does not keep the agent from
-/// starting: etcd has what is right, and the host's own rules hold until then.
+/// starting: the store has what is right, and the host's own rules hold until then.
 ///
 /// # Errors
 /// The host's own files are wrong.
@@ -40,7 +40,7 @@ pub(super) fn begin(file: &Path, dry: bool) -> Result<Beginning, ConfigError> {
     let Some(source) = &config.source else {
         return Ok(alone(own, config, None));
     };
-    let cached = match fleet::cached(&source.cache) {
+    let cached = match fleet::cached(source) {
         Ok(Some(cached)) => cached,
         Ok(None) => return Ok(alone(own, config, None)),
         Err(why) => return Ok(alone(own, config, Some(why))),

@@ -1,0 +1,233 @@
+//! An agent's part: it follows policies and the pods of its node, and says what became of each policy.
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, watch},
+    time,
+};
+
+use super::{
+    KubernetesSettings, MAX_PODS, Pods,
+    collection::{Collection, Objects},
+    objects::{self, Kind, Read, Spec, Text},
+    pods,
+    session::Session,
+    status,
+};
+use crate::{Dial, Failure, Fragments, MAX_OBJECTS, News, Pace, Verdict};
+
+/// Events that come within this time of each other are one change.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// The longest time by which what an agent says is put off, by chance: the agents of 1,000 nodes say then 500 things a second.
+const SPREAD: Duration = Duration::from_secs(2);
+
+/// Up to so many policies read in a session at a time; beyond, the last names are not kept.
+const MOST_READ: usize = 2 * MAX_OBJECTS;
+
+/// Follows what is in a cluster.
+pub struct KubernetesFollower {
+    /// Where the API server is.
+    pub settings: Arc<KubernetesSettings>,
+    /// The agent's version.
+    pub agent: String,
+    /// The times.
+    pub pace: Pace,
+    /// How connections are made.
+    pub dial: Dial,
+    /// Writes a policy as a file.
+    pub text: Text,
+    /// Where policies are offered. Only the last one counts.
+    pub offers: watch::Sender<Option<Arc<Fragments>>>,
+    /// Verdicts on them.
+    pub verdicts: watch::Receiver<Option<Verdict>>,
+    /// The pods of the node.
+    pub pods: watch::Sender<Arc<Pods>>,
+    /// The one that hears news.
+    pub tell: Box<dyn Fn(News<'_>) + Send + Sync>,
+}
+
+/// Policies that have been listed by now.
+#[derive(Default)]
+struct Listed {
+    cluster: Option<Objects<Spec>>,
+    namespaced: Option<Objects<Spec>>,
+}
+
+impl KubernetesFollower {
+    /// Follows for ever.
+    pub async fn run(mut self) -> Infallible {
+        let mut failures = 0;
+        loop {
+            let failure = match self.session(&mut failures).await {
+                Ok(never) => match never {},
+                Err(failure) => failure,
+            };
+            (self.tell)(News::Failed(&failure));
+            failures += 1;
+            time::sleep(self.pace.wait(failures, 1)).await;
+        }
+    }
+
+    async fn session(&mut self, failures: &mut u32) -> Result<Infallible, Failure> {
+        let session = Session::open(&self.settings, &self.dial, &self.pace).await?;
+        let listed = Mutex::new(Listed::default());
+        let news = Notify::new();
+        let is_news = |put: &dyn Fn(&mut Listed)| {
+            put(&mut listed.lock().unwrap_or_else(PoisonError::into_inner));
+            news.notify_one();
+        };
+        let (tell, pods) = (&self.tell, &self.pods);
+        let heard = || tell(News::Heard);
+        let cluster = policies(Kind::Cluster);
+        let cluster = cluster.follow::<Spec>(
+            &session,
+            |all| is_news(&|listed| listed.cluster = Some(all.clone())),
+            heard,
+        );
+        let namespaced = policies(Kind::Namespaced);
+        let namespaced = namespaced.follow::<Spec>(
+            &session,
+            |all| is_news(&|listed| listed.namespaced = Some(all.clone())),
+            heard,
+        );
+        let of_node = Collection {
+            path: "/api/v1/pods".to_owned(),
+            query: format!("&fieldSelector=spec.nodeName%3D{}", self.settings.node),
+            most: MAX_PODS,
+        };
+        let of_node = of_node.follow::<pods::PodBody>(
+            &session,
+            |all| {
+                let now = pods::facts(all);
+                pods.send_if_modified(|known| {
+                    let is_new = **known != now;
+                    if is_new {
+                        *known = Arc::new(now);
+                    }
+                    is_new
+                });
+            },
+            heard,
+        );
+        let reads = watch::Sender::new(Read::default());
+        let (offers, text) = (&self.offers, &self.text);
+        let offering = async {
+            loop {
+                news.notified().await;
+                time::sleep(SETTLE).await;
+                let read = {
+                    let listed = listed.lock().unwrap_or_else(PoisonError::into_inner);
+                    match (&listed.cluster, &listed.namespaced) {
+                        (Some(cluster), Some(namespaced)) => {
+                            objects::read(cluster, namespaced, text)
+                        }
+                        // Of half a policy nothing is made.
+                        _ => continue,
+                    }
+                };
+                *failures = 0;
+                let fragments = Arc::new(read.fragments.clone());
+                reads.send_replace(read);
+                offers.send_replace(Some(fragments));
+                tell(News::InStep);
+            }
+        };
+        let verdicts = &mut self.verdicts;
+        // One that came before this session is told again.
+        verdicts.mark_changed();
+        let acknowledging = acknowledge(
+            &session,
+            &self.settings,
+            &self.agent,
+            &reads,
+            verdicts,
+            self.pace,
+        );
+        // The connection has answered pings for as long as it is there.
+        let alive = async {
+            loop {
+                time::sleep(self.pace.probe).await;
+                heard();
+            }
+        };
+        tokio::select! {
+            ended = cluster => ended,
+            ended = namespaced => ended,
+            ended = of_node => ended,
+            never = acknowledging => match never {},
+            never = offering => never,
+            never = alive => never,
+        }
+    }
+}
+
+impl KubernetesSettings {
+    /// Counts the policies that there are.
+    ///
+    /// # Errors
+    /// The API server does not answer, or refuses.
+    pub async fn count(&self, dial: &Dial, pace: &Pace) -> Result<usize, Failure> {
+        let session = Session::open(&Arc::new(self.clone()), dial, pace).await?;
+        let mut count = 0;
+        for kind in [Kind::Cluster, Kind::Namespaced] {
+            count += policies(kind).list::<Spec>(&session).await?.0.len();
+        }
+        Ok(count)
+    }
+}
+
+/// Says what became of policies, after each verdict and for ever.
+async fn acknowledge(
+    session: &Session,
+    settings: &KubernetesSettings,
+    agent: &str,
+    reads: &watch::Sender<Read>,
+    verdicts: &mut watch::Receiver<Option<Verdict>>,
+    pace: Pace,
+) -> Infallible {
+    let mut last = None;
+    loop {
+        if verdicts.changed().await.is_err() {
+            // The agent ends.
+            std::future::pending::<()>().await;
+        }
+        time::sleep(SPREAD.mul_f64(fastrand::f64())).await;
+        let verdict = verdicts.borrow_and_update().clone();
+        let Some(verdict) = verdict else {
+            continue;
+        };
+        let said = status::said(settings, agent, &reads.borrow(), &verdict);
+        // Without a verdict on what was read last there is one to come.
+        let Some((path, said)) = said else {
+            continue;
+        };
+        if last.as_ref() == Some(&said) {
+            continue;
+        }
+        match session.apply(&path, &said).await {
+            Ok(()) => last = Some(said),
+            // Policies are followed all the same. A connection that is gone ends the session by itself.
+            Err(failure) => {
+                tracing::warn!(
+                    "cannot say in Kubernetes what became of policies, and will try again: {failure}"
+                );
+                time::sleep(pace.longest_wait).await;
+                verdicts.mark_changed();
+            }
+        }
+    }
+}
+
+fn policies(kind: Kind) -> Collection {
+    Collection {
+        path: kind.path(),
+        query: String::new(),
+        most: MOST_READ,
+    }
+}

@@ -1,0 +1,23 @@
+//! A policy that is kept in Kubernetes, and the pods of the agent's own node.
+//!
+//! - `settings`: where the API server is, and how it is asked; `session`: a connection to it.
+//! - `collection`: objects of one kind, listed once and then watched.
+//! - `objects`: policies as files, of which each has its verdict; `pods`: what is known of a pod.
+//! - `follow`: an agent's part; `status`: what it says of each policy.
+//!
+//! **Invariant**: what comes from the API server is bounded before it is kept ([`MAX_OBJECTS`](crate::MAX_OBJECTS), [`MAX_OBJECTS_BYTES`](crate::MAX_OBJECTS_BYTES),
+//! [`MAX_LINE_BYTES`], [`MAX_PODS`]), and nothing here decides what a rule means.
+
+mod collection;
+mod follow;
+mod objects;
+mod pods;
+mod session;
+mod settings;
+mod status;
+
+pub use collection::MAX_LINE_BYTES;
+pub use follow::KubernetesFollower;
+pub use objects::{GROUP, Kind, PolicyObject, Text, VERSION};
+pub use pods::{MAX_PODS, PodFacts, Pods};
+pub use settings::{API_SERVER, KubernetesSettings, OwnPod, SERVICE_ACCOUNT, in_cluster};
