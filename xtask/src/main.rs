@@ -18,6 +18,7 @@ mod generators;
 mod house;
 mod instructions;
 mod kernels;
+mod kubernetes;
 mod package;
 mod paths;
 mod peers;
@@ -66,6 +67,8 @@ enum Chore {
     Fuzz(fuzz::Args),
     /// Boot other kernels in an emulator: what doctor says there, streams over the splice, a driver, the demo
     Kernels(kernels::Args),
+    /// Lint the Helm chart, and run agents at a real API server of Kubernetes; needs root
+    Kubernetes(kubernetes::Args),
     /// Make what operators install: a Debian package, its debug information, a tarball
     #[command(after_help = package::HELP)]
     Package(package::Args),
@@ -106,6 +109,7 @@ fn dispatch(chore: Chore) -> anyhow::Result<ExitCode> {
         Chore::Demo(args) => return demo::run(&args),
         Chore::Fuzz(args) => fuzz::run(&args)?,
         Chore::Kernels(args) => kernels::run(&args)?,
+        Chore::Kubernetes(args) => kubernetes::run(&args)?,
         Chore::Package(args) => package::run(&args)?,
         Chore::Instructions(args) => instructions::run(&args)?,
         Chore::Bench { verb } => return bench::run(&verb),

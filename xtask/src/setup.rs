@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use nix::unistd::geteuid;
 
 use crate::{
-    cassandra, generators, peers, programs, python,
+    cassandra, generators, kubernetes, peers, programs, python,
     run::{capture, find_program, run as run_command},
 };
 
@@ -45,6 +45,8 @@ pub enum Part {
     Package,
     /// Try other kernels: an emulator, and what a guest is made of
     Kernels,
+    /// Try the Helm chart, and agents at an API server of Kubernetes: a Go compiler, and what it makes in ten minutes
+    Kubernetes,
 }
 
 /// The needs of the tests and the benchmark, in the order in which a newcomer meets them.
@@ -63,7 +65,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 41] = [
+const NEEDS: [Need; 42] = [
     Need {
         part: Part::Build,
         package: "clang-19",
@@ -187,6 +189,11 @@ const NEEDS: [Need; 41] = [
         is_met: || find_program("mvn").is_some(),
     },
     Need {
+        part: Part::Kubernetes,
+        package: "golang-go",
+        is_met: || find_program("go").is_some(),
+    },
+    Need {
         part: Part::Bench,
         package: "haproxy",
         is_met: || find_program("haproxy").is_some(),
@@ -308,6 +315,9 @@ pub fn run(args: &Args) -> Result<()> {
     if parts.contains(&Part::Generators) {
         ensure(&[Part::Drivers])?;
         generators::ensure()?;
+    }
+    if parts.contains(&Part::Kubernetes) {
+        kubernetes::ensure()?;
     }
     eprintln!("setup: nothing is missing");
     Ok(())

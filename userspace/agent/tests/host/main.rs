@@ -23,6 +23,7 @@ mod gateway;
 mod ids;
 mod incoming;
 mod init;
+mod kubernetes;
 mod lifecycle;
 mod limits;
 mod logs;

@@ -1,0 +1,344 @@
+//! An agent at a real API server of Kubernetes: the chart is accepted, bad policies are refused, good ones followed, and what the chart's
+//! service account may do is enough. Containers are those of a runtime (CRI) that a test plays; no kubelet runs.
+
+mod cluster;
+
+use std::{
+    fs::{self, Permissions},
+    net::TcpListener,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
+
+use sandbox::{Agent, Sandbox, skip::skip};
+use serde_json::Value;
+
+use self::cluster::{Cluster, SERVER};
+use super::containers::{cri::Cri, ship::Container};
+use crate::common::{BINARY, eventually, operating::blocks_of};
+
+const PORT: u16 = 9042;
+
+const CHART: &str = "../../deploy/helm/underpass";
+
+/// Objects of two teams, one of which has a Deployment whose pod is on this node.
+const TEAMS: &str = r#"
+{"apiVersion": "v1", "kind": "List", "items": [
+  {"apiVersion": "v1", "kind": "Pod",
+   "metadata": {"name": "web-5d9c-x", "namespace": "shop", "labels": {"app": "web", "pod-template-hash": "5d9c"},
+     "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d9c", "uid": "0c0ffee0-0000-4000-8000-000000000001", "controller": true}]},
+   "spec": {"nodeName": "node1", "serviceAccountName": "web", "containers": [{"name": "main", "image": "web"}]}},
+  {"apiVersion": "v1", "kind": "Pod",
+   "metadata": {"name": "ledger-0", "namespace": "bank", "labels": {"app": "web"}},
+   "spec": {"nodeName": "node1", "serviceAccountName": "ledger", "containers": [{"name": "main", "image": "ledger"}]}}
+]}"#;
+
+fn policy(kind: &str, at: &str, rule: &str) -> String {
+    let (namespace, name) = at.split_once('/').unwrap_or(("", at));
+    let namespace = match namespace {
+        "" => String::new(),
+        namespace => format!("\"namespace\": \"{namespace}\", "),
+    };
+    format!(
+        "{{\"apiVersion\": \"underpass.dev/v1alpha1\", \"kind\": \"{kind}\", \"metadata\": {{{namespace}\"name\": \"{name}\"}}, \
+         \"spec\": {{\"rules\": [{rule}]}}}}"
+    )
+}
+
+fn tenants(at: &str, rule: &str) -> String {
+    policy("UnderpassPolicy", at, rule)
+}
+
+fn clusters(name: &str, rule: &str) -> String {
+    policy("ClusterUnderpassPolicy", name, rule)
+}
+
+/// Returns what the agent of the node says.
+fn state(cluster: &Cluster<'_>) -> Value {
+    let said = cluster.kubectl(
+        &[
+            "get",
+            "underpassnode",
+            "node1",
+            "-n",
+            "underpass",
+            "-o",
+            "json",
+        ],
+        None,
+    );
+    let object: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
+    object["state"].clone()
+}
+
+fn start<'h>(host: &'h Sandbox, folder: &Path, ca: &Path) -> Agent<'h> {
+    let at = |name: &str| folder.join(name);
+    let settings = format!(
+        "[containers]\ndocker = []\ncri = [{:?}]\n[host]\nname = \"node1\"\n[policy]\nsource = \"kubernetes\"\nserver = \"{SERVER}\"\n\
+         tls = {{ ca = {ca:?} }}\ntoken_file = {:?}\ncache = {:?}\n",
+        at("cri.sock"),
+        at("token"),
+        at("kept/policy.json"),
+    );
+    Agent::start(
+        Path::new(BINARY),
+        Some(&host.netns),
+        &host.cgroup,
+        "",
+        &settings,
+    )
+    .unwrap()
+}
+
+#[test]
+fn policies_are_objects_of_kubernetes() {
+    let host = Sandbox::new().unwrap();
+    let Some(mut cluster) = Cluster::start(&host.netns) else {
+        skip(
+            "policies_are_objects_of_kubernetes",
+            "UNDERPASS_KUBERNETES names no API server: `cargo xtask kubernetes` builds one",
+        );
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let database = host.server(|| TcpListener::bind(("127.0.0.1", PORT)));
+    let database = database.unwrap().unwrap();
+
+    // The chart as it is, into a namespace of its own; the API server looks at each field.
+    for namespace in ["underpass", "shop", "bank"] {
+        cluster.does(&["create", "namespace", namespace]);
+    }
+    let chart = cluster.chart(Path::new(CHART), &["--set", "dashboards.enabled=true"]);
+    let accepted = cluster.applies(&chart);
+    for kind in [
+        "daemonset.apps/u-underpass",
+        "clusterrole.rbac",
+        "role.rbac",
+        "configmap/u-underpass ",
+    ] {
+        assert!(accepted.contains(kind), "{kind}: {accepted}");
+    }
+    cluster.does(&[
+        "wait",
+        "--for=condition=Established",
+        "crd",
+        "--all",
+        "--timeout=60s",
+    ]);
+    cluster.applies(TEAMS);
+
+    // Policies as the page has them.
+    for block in blocks_of("kubernetes.md")
+        .iter()
+        .filter(|block| block.kind == "yaml")
+    {
+        let said = cluster.kubectl(
+            &["apply", "--server-side", "--dry-run=server"],
+            Some(&block.text),
+        );
+        assert!(said.status.success(), "{said:?}");
+    }
+
+    // A bad policy is refused before any node has seen it.
+    for (policy, said) in [
+        (
+            tenants("shop/a", r#"{"name": "a", "action": "deny"}"#),
+            "in a rule that denies",
+        ),
+        (
+            tenants("shop/a", r#"{"name": "a", "action": "refuse"}"#),
+            "Unsupported value",
+        ),
+        (
+            tenants("shop/a", r#"{"name": "a b", "action": "bypass"}"#),
+            "should match",
+        ),
+        (
+            tenants(
+                "shop/a",
+                r#"{"name": "a", "action": "bypass", "colour": 1}"#,
+            ),
+            "unknown field",
+        ),
+        (
+            tenants(
+                "shop/a",
+                r#"{"name": "a", "action": "bypass", "from": ["10.0.0.0/8"]}"#,
+            ),
+            "unknown field",
+        ),
+        (
+            tenants(
+                "shop/a",
+                r#"{"name": "a", "action": "bypass", "namespace": ["bank"]}"#,
+            ),
+            "unknown field",
+        ),
+        (
+            tenants(
+                "shop/a",
+                r#"{"name": "a", "action": "enrich", "fail": "open", "pipeline": [{"transform": "audit", "file": "/etc/shadow"}]}"#,
+            ),
+            "unknown field",
+        ),
+        (
+            tenants(
+                "shop/a",
+                r#"{"name": "a", "action": "enrich", "fail": "open", "pipeline": [{"transform": "audit"}]}"#,
+            ),
+            "Unsupported value",
+        ),
+        (
+            tenants(
+                "shop/a",
+                r#"{"name": "a", "action": "bypass", "pipeline": [{"transform": "stats"}]}"#,
+            ),
+            "needs action `enrich`",
+        ),
+        (
+            tenants("shop/a", r#"{"name": "default", "action": "bypass"}"#),
+            "are the agent's",
+        ),
+        (
+            tenants(
+                "shop/a",
+                r#"{"name": "a", "action": "bypass"}, {"name": "a", "action": "bypass"}"#,
+            ),
+            "Duplicate value",
+        ),
+        (
+            clusters(
+                "a",
+                r#"{"name": "a", "action": "enrich", "pipeline": [{"transform": "guard", "refuse": ["ddl"]}]}"#,
+            ),
+            "in a rule with the steps",
+        ),
+    ] {
+        let refused = cluster.refuses(&policy);
+        assert!(refused.contains(said), "{policy}: {refused}");
+    }
+
+    // An agent of this node, by the token of the chart's service account.
+    let cri = Cri::start(&folder.path().join("cri.sock"));
+    let (web, ledger) = (Container::new(&host), Container::new(&host));
+    let uid = |namespace: &str, pod: &str| {
+        cluster.does(&[
+            "get",
+            "pod",
+            pod,
+            "-n",
+            namespace,
+            "-o",
+            "jsonpath={.metadata.uid}",
+        ])
+    };
+    let (of_web, of_ledger) = (uid("shop", "web-5d9c-x"), uid("bank", "ledger-0"));
+    let labels = |namespace, name, uid| {
+        [
+            ("io.kubernetes.pod.namespace", namespace),
+            ("io.kubernetes.pod.name", name),
+            ("io.kubernetes.pod.uid", uid),
+        ]
+    };
+    cri.runtime.run(&[
+        web.named("main", &[])
+            .in_pod(&labels("shop", "web-5d9c-x", &of_web)),
+        ledger
+            .named("main", &[])
+            .in_pod(&labels("bank", "ledger-0", &of_ledger)),
+    ]);
+    let token = cluster.does(&["create", "token", "u-underpass", "-n", "underpass"]);
+    fs::write(folder.path().join("token"), token).unwrap();
+    fs::set_permissions(folder.path().join("token"), Permissions::from_mode(0o600)).unwrap();
+    let agent = start(&host, folder.path(), &cluster.path("ca.crt"));
+    let metric = |name: &str| agent.metric(name).unwrap();
+    eventually("it follows", || {
+        metric("underpass_policy_source_in_step") == 1.0
+    });
+    let denied = || (web.is_denied(&database), ledger.is_denied(&database));
+    assert_eq!(denied(), (false, false));
+
+    // A namespace's rule without a condition holds for its own pods, and for nobody else.
+    let deny = r#"{"name": "all", "action": "deny", "fail": "closed", "to": [":9042"]}"#;
+    cluster.applies(&tenants("shop/web", deny));
+    eventually("the rule holds", || denied() == (true, false));
+    eventually("the node says so", || {
+        state(&cluster)["inForce"]["underpasspolicies/shop/web"] == 1
+    });
+    for (condition, holds) in [
+        (r#""owner": ["deploy/web"]"#, true),
+        (r#""owner": ["sts/web"]"#, false),
+        (r#""service_account": ["web"]"#, true),
+        (r#""labels": {"app": "we*"}"#, true),
+        (r#""service_account": ["ledger"]"#, false),
+    ] {
+        let rule = deny.replace(r#""to""#, &format!("{condition}, \"to\""));
+        cluster.applies(&tenants("shop/web", &rule));
+        eventually(condition, || denied() == (holds, false));
+    }
+    // A label that changes, of which a runtime does not know.
+    cluster.applies(&tenants(
+        "shop/web",
+        &deny.replace(r#""to""#, r#""labels": {"app": "new"}, "to""#),
+    ));
+    cluster.does(&[
+        "label",
+        "pod",
+        "web-5d9c-x",
+        "-n",
+        "shop",
+        "--overwrite",
+        "app=new",
+    ]);
+    eventually("the label is known", || denied() == (true, false));
+
+    // What only an agent finds: that policy stays as it was, and another team's change is put into force all the same.
+    cluster.applies(&tenants(
+        "shop/web",
+        r#"{"name": "all", "action": "bypass", "to": ["nonsense"]}"#,
+    ));
+    eventually("it is refused", || {
+        let state = state(&cluster);
+        let why = state["refused"]["underpasspolicies/shop/web"]["message"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        why.starts_with("kubernetes:underpasspolicies/shop/web:1:")
+            && why.contains("rule.to: expected")
+    });
+    assert_eq!(metric("underpass_policy_source_refused"), 1.0);
+    cluster.applies(&tenants("bank/ledger", deny));
+    eventually("the other holds", || denied() == (true, true));
+    eventually("the node says so", || {
+        state(&cluster)["inForce"]["underpasspolicies/bank/ledger"] == 1
+    });
+
+    // The cluster's own rules come before those of namespaces.
+    cluster.applies(&clusters(
+        "free",
+        r#"{"name": "all", "action": "bypass", "to": [":9042"], "namespace": ["ba*"]}"#,
+    ));
+    eventually("it comes first", || denied() == (true, false));
+    cluster.does(&["delete", "clusterunderpasspolicy", "free"]);
+    eventually("it is gone", || denied() == (true, true));
+
+    // The API server is away: what is in force stays, also for an agent that starts.
+    cluster.does(&["delete", "underpasspolicy", "web", "-n", "shop"]);
+    eventually("it is gone", || denied() == (false, true));
+    eventually("it is kept", || {
+        fs::read_to_string(folder.path().join("kept/policy.json"))
+            .is_ok_and(|kept| !kept.contains("shop"))
+    });
+    cluster.end();
+    eventually("it is away", || {
+        metric("underpass_policy_source_in_step") == 0.0
+    });
+    assert_eq!(denied(), (false, true));
+    drop(agent);
+    let agent = start(&host, folder.path(), &cluster.path("ca.crt"));
+    assert_eq!(denied(), (false, true));
+    cluster.begin();
+    cluster.applies(&tenants("shop/web", deny));
+    eventually("it follows again", || denied() == (true, true));
+    drop(agent);
+}
