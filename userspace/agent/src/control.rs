@@ -387,15 +387,16 @@ impl Control {
         if self.config.log_level != config.log_level {
             self.heard.log.change_level(&config.log_level);
         }
+        let names = Arc::new(wanted_names(&config));
         self.config.log_level = config.log_level;
         self.config.health = config.health;
         self.config.metrics_push = config.metrics_push;
-        let names = Arc::new(wanted_names(&config.policy));
         self.told.names.send_if_modified(|wanted| {
             let is_new = *wanted != names;
             *wanted = names;
             is_new
         });
+        self.config.clusters = config.clusters;
         self.config.policy = config.policy;
         self.config.triggers = config.triggers;
         self.config.xdp = config.xdp;
@@ -637,10 +638,11 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
 }
 
 /// The names that a file's rules have.
-pub fn wanted_names(file: &Policy) -> WantedNames {
-    let names = file.destination_names().into_iter().cloned();
+pub fn wanted_names(config: &Config) -> WantedNames {
+    let names = config.policy.destination_names().into_iter().cloned();
     WantedNames {
         names: names.collect(),
+        clusters: config.clusters.clone(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{io, time::Instant};
 
+use cassandra_protocol::frame::Opcode;
 use cql_edit::Incoming;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
@@ -82,6 +83,37 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         self.ask(&Request::Execute(prepared, values), until)
             .await?
             .rows()
+    }
+
+    /// Asks to be told of events of these types.
+    ///
+    /// # Errors
+    /// Those of [`ask`](Self::ask), or the database does not tell of such.
+    pub async fn register(&mut self, events: &[&str], until: Instant) -> Result<(), NoAnswer> {
+        let answer = self.ask(&Request::Register(events), until).await?;
+        answer.expect(Opcode::Ready).map(drop)
+    }
+
+    /// Waits for an event, for ever. May be dropped at any time, and asked again.
+    ///
+    /// # Errors
+    /// The connection has ended, or something else has come.
+    pub async fn event(&mut self) -> Result<(), NoAnswer> {
+        let mut read = [0; READ_BYTES];
+        let mut came = 0;
+        loop {
+            let bytes = read.get(..came).unwrap_or_default();
+            if self.conversation.receive(bytes)?.is_some() {
+                return Err(NoAnswer::NotAsked);
+            }
+            if self.conversation.take_event() {
+                return Ok(());
+            }
+            came = self.stream.read(&mut read).await?;
+            if came == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+        }
     }
 
     /// Returns the connection, and the reader of what comes on it.

@@ -15,6 +15,9 @@ pub const MAX_ANSWER_BYTES: usize = 8 << 20;
 /// The stream of all questions: one is out at a time.
 pub(crate) const STREAM: i16 = 0;
 
+/// The stream of events (`native_protocol_v4.spec`, 2.3).
+const EVENTS: i16 = -1;
+
 /// A conversation: one question at a time, each with a deadline. **Invariant**: it holds no more than the
 /// largest answer that it takes and what has come with that.
 #[derive(Debug)]
@@ -28,6 +31,10 @@ pub struct Conversation {
     most: usize,
     /// A question is out; it has to be answered by then.
     until: Option<Instant>,
+    /// Events were asked for.
+    listens: bool,
+    /// One has come that nobody has taken.
+    has_event: bool,
 }
 
 impl Conversation {
@@ -42,6 +49,8 @@ impl Conversation {
             output: Zeroizing::default(),
             most: most.min(MAX_ANSWER_BYTES),
             until: None,
+            listens: false,
+            has_event: false,
         }
     }
 
@@ -58,6 +67,12 @@ impl Conversation {
             false => frame,
         };
         self.until = Some(until);
+        self.listens |= matches!(request, Request::Register(_));
+    }
+
+    /// Takes the events that have come, however many. Gives whether there was one.
+    pub fn take_event(&mut self) -> bool {
+        std::mem::take(&mut self.has_event)
     }
 
     /// Takes the bytes that are to be sent.
@@ -98,12 +113,17 @@ impl Conversation {
 
     fn next(&mut self) -> Result<Option<Answer>, NoAnswer> {
         let (version, compression, most) = (self.version, self.compression, self.most);
-        let came = self
-            .incoming
-            .next(most)
-            .map_err(|_| NoAnswer::NotCql(version))?;
-        let Some(came) = came else {
-            return Ok(None);
+        let came = loop {
+            let came = self.incoming.next(most);
+            let came = came.map_err(|_| NoAnswer::NotCql(version))?;
+            let Some(came) = came else {
+                return Ok(None);
+            };
+            let is_event = came.stream == EVENTS && came.opcode == u8::from(Opcode::Event);
+            if !(self.listens && is_event) {
+                break came;
+            }
+            self.has_event = true;
         };
         if self.until.take().is_none() || came.stream != STREAM {
             return Err(NoAnswer::NotAsked);

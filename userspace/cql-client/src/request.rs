@@ -31,6 +31,8 @@ pub enum Request<'r> {
     Query(&'r str),
     /// PREPARE of a statement.
     Prepare(&'r str),
+    /// REGISTER for events of these types. They come on a stream of their own.
+    Register(&'r [&'r str]),
     /// EXECUTE of a prepared statement with these values, in their encoded form, at consistency ONE.
     Execute(&'r Prepared, &'r [Option<&'r [u8]>]),
 }
@@ -44,6 +46,7 @@ impl Request<'_> {
             Self::AuthResponse(_) => Opcode::AuthResponse,
             Self::Query(_) => Opcode::Query,
             Self::Prepare(_) => Opcode::Prepare,
+            Self::Register(_) => Opcode::Register,
             Self::Execute(..) => Opcode::Execute,
         }
     }
@@ -79,6 +82,15 @@ impl Request<'_> {
             .serialize_to_vec(version),
             Self::Prepare(text) => {
                 BodyReqPrepare::new(text.to_owned(), None).serialize_to_vec(version)
+            }
+            Self::Register(events) => {
+                let mut body = Vec::new();
+                let mut to = Cursor::new(&mut body);
+                (events.len() as i16).serialize(&mut to, version);
+                for event in events {
+                    serialize_str(&mut to, event, version);
+                }
+                body
             }
             Self::Execute(prepared, values) => {
                 let value =
@@ -158,6 +170,12 @@ mod tests {
         let frame = Request::Startup(plain).frame(Version::V5, 3);
         assert_eq!(&frame[..9], [5, 0, 0, 3, 1, 0, 0, 0, plain.len() as u8]);
         assert_eq!(&frame[9..], plain);
+    }
+
+    #[test]
+    fn events_are_asked_for_by_their_types() {
+        let frame = Request::Register(&["A", "BC"]).frame(Version::V4, 0);
+        assert_eq!(frame[..], *b"\x04\0\0\0\x0B\0\0\0\x09\0\x02\0\x01A\0\x02BC");
     }
 
     #[test]

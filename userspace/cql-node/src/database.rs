@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use super::ast::{SchemaStatement, Statement, TableName};
 use super::clients::Clients;
@@ -35,7 +35,7 @@ pub(super) struct Database {
     pub(super) addr: SocketAddr,
     pub(super) max_version: u8,
     pub(super) memory: Rc<Memory>,
-    pub(super) ring: Ring,
+    pub(super) rings: watch::Receiver<Vec<SocketAddr>>,
     pub(super) scylla: Option<Scylla>,
     schema_changes: u64,
 }
@@ -60,10 +60,22 @@ impl Database {
             addr,
             max_version,
             memory,
-            ring: Ring::new(addr, Vec::new()),
+            rings: watch::channel(Vec::new()).1,
             scylla: None,
             schema_changes: 0,
         })
+    }
+
+    /// The ring of now.
+    pub(super) fn ring(&self) -> Ring {
+        Ring::new(self.addr, self.rings.borrow().clone())
+    }
+
+    /// The rings to come.
+    pub(super) fn told_rings(&self) -> watch::Receiver<Vec<SocketAddr>> {
+        let mut rings = self.rings.clone();
+        rings.mark_unchanged();
+        rings
     }
 
     /// Carries out the text of a schema statement.

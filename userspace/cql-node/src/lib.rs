@@ -121,6 +121,7 @@ pub struct Node {
     addr: SocketAddr,
     clients: Arc<Clients>,
     tally: Tallied,
+    ring: watch::Sender<Vec<SocketAddr>>,
     stop: Option<watch::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -143,6 +144,7 @@ impl Node {
         let addr = listener.local_addr()?;
         let clients = Arc::new(Clients::default());
         let (stop, stopped) = watch::channel(());
+        let (ring, rings) = watch::channel(options.ring.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -159,7 +161,7 @@ impl Node {
                     addr,
                     options,
                     (for_thread, counting),
-                    stopped,
+                    (rings, stopped),
                 ) {
                     tracing::error!(%error, "the node stopped");
                 }
@@ -168,6 +170,7 @@ impl Node {
             addr,
             clients,
             tally,
+            ring,
             stop: Some(stop),
             thread: Some(thread),
         })
@@ -189,6 +192,11 @@ impl Node {
     #[must_use]
     pub fn connections_total(&self) -> u64 {
         self.clients.total()
+    }
+
+    /// Tells of other nodes from now on ([`NodeOptions::ring`]), and those who asked for it of a change.
+    pub fn set_ring(&self, nodes: Vec<SocketAddr>) {
+        self.ring.send_replace(nodes);
     }
 
     /// Counts of all that the node has received and sent since its start.
@@ -214,7 +222,7 @@ fn run(
     addr: SocketAddr,
     options: NodeOptions,
     (clients, tally): (Arc<Clients>, Tallied),
-    stop: watch::Receiver<()>,
+    (rings, stop): (watch::Receiver<Vec<SocketAddr>>, watch::Receiver<()>),
 ) -> anyhow::Result<()> {
     let mut db = database::Database::new(
         addr,
@@ -223,7 +231,7 @@ fn run(
         Arc::clone(&clients),
     )
     .map_err(|failure| anyhow::anyhow!(failure.message))?;
-    db.ring = ring::Ring::new(addr, options.ring);
+    db.rings = rings;
     db.scylla = options.scylla;
     for text in &options.schema {
         let made = db.make(text);

@@ -1,6 +1,7 @@
 //! Accepting connections and moving their bytes. All tasks run on the node's one thread.
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,6 +159,7 @@ impl Connection {
                 }
                 () = next_due(late.as_ref()) => {}
                 Some(change) = next_event(&mut session.events) => self.session.tell(&change, &mut self.answers),
+                Some(node) = next_ring(&mut session.rings) => self.session.tell_node(node, &mut self.answers),
             }
         }
     }
@@ -256,6 +258,17 @@ async fn next_due(late: Option<&Late>) {
     match late.and_then(Late::next_due) {
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,
+    }
+}
+
+/// The first node of the next ring, likewise.
+async fn next_ring(rings: &mut Option<watch::Receiver<Vec<SocketAddr>>>) -> Option<SocketAddr> {
+    let Some(rings) = rings else {
+        return std::future::pending().await;
+    };
+    match rings.changed().await {
+        Ok(()) => rings.borrow_and_update().first().copied(),
+        Err(_) => std::future::pending().await,
     }
 }
 

@@ -1,6 +1,8 @@
 //! One connection's side of the protocol: from a request's frame to a response's, with no I/O.
 
-use tokio::sync::broadcast;
+use std::net::{IpAddr, SocketAddr};
+
+use tokio::sync::{broadcast, watch};
 
 use super::body::{Reader, put_bytes, put_string};
 use super::clients::Registration;
@@ -34,6 +36,7 @@ pub(super) struct Session {
     /// Whether the answer under way has a custom payload.
     has_payload: bool,
     pub(super) events: Option<broadcast::Receiver<SchemaChange>>,
+    pub(super) rings: Option<watch::Receiver<Vec<SocketAddr>>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +66,7 @@ impl Session {
             asked: Asked::default(),
             has_payload: false,
             events: None,
+            rings: None,
         }
     }
 
@@ -318,7 +322,8 @@ impl Session {
         for _ in 0..body.u16()? {
             match body.string()? {
                 "SCHEMA_CHANGE" => self.events = Some(db.events.subscribe()),
-                "TOPOLOGY_CHANGE" | "STATUS_CHANGE" => {}
+                "TOPOLOGY_CHANGE" => self.rings = Some(db.told_rings()),
+                "STATUS_CHANGE" => {}
                 other => {
                     return Err(Failure::protocol(format!(
                         "Invalid value '{other}' for Type"
@@ -333,6 +338,22 @@ impl Session {
     pub(super) fn tell(&self, change: &SchemaChange, out: &mut Vec<u8>) {
         let at = wire::begin(out, self.version, EVENT_STREAM, response::EVENT);
         change.put_event(out);
+        wire::finish(out, at);
+    }
+
+    /// Appends an EVENT of a node that is new.
+    pub(super) fn tell_node(&self, node: SocketAddr, out: &mut Vec<u8>) {
+        let at = wire::begin(out, self.version, EVENT_STREAM, response::EVENT);
+        put_string(out, "TOPOLOGY_CHANGE");
+        put_string(out, "NEW_NODE");
+        let ip = match node.ip() {
+            IpAddr::V4(ip) => ip.octets().to_vec(),
+            IpAddr::V6(ip) => ip.octets().to_vec(),
+        };
+        // An [inet]: the address behind its length, and the port.
+        out.push(ip.len() as u8);
+        out.extend(ip);
+        out.extend(i32::from(node.port()).to_be_bytes());
         wire::finish(out, at);
     }
 }

@@ -137,7 +137,7 @@ impl SystemTable {
         };
         match self {
             Self::Local => vec![local(db)],
-            Self::Peers { v2 } => db.ring.peers().map(|node| peer(db, &node, v2)).collect(),
+            Self::Peers { v2 } => db.ring().peers().map(|node| peer(db, &node, v2)).collect(),
             Self::Clients => db.clients.snapshot().iter().map(client).collect(),
             Self::Keyspaces { of_virtual } => listed(of_virtual)
                 .map(|k| keyspace(k, of_virtual))
@@ -217,7 +217,7 @@ fn local(db: &Database) -> SystemRow {
         ("rpc_address", ip),
         ("rpc_port", port),
         ("schema_version", Term::Uuid(db.schema_version())),
-        ("tokens", tokens(db.ring.own_token())),
+        ("tokens", tokens(db.ring().own_token())),
     ]
 }
 

@@ -31,6 +31,12 @@ pub enum Failure {
     /// The server refuses the question, or does not understand it.
     #[error("the name server does not answer such questions (code {0})")]
     Refused(u16),
+    /// No node of a cluster has told of the others.
+    #[error("{0}")]
+    NoNode(String),
+    /// A node does not let the agent in, or does not let it read.
+    #[error("{0}")]
+    LoginFailed(String),
     /// The answer is no DNS.
     #[error("the name server's answer is malformed")]
     Malformed,
@@ -38,7 +44,7 @@ pub enum Failure {
 
 impl Failure {
     /// Every [label](Self::label).
-    pub const LABELS: [&str; 9] = [
+    pub const LABELS: [&str; 11] = [
         "no_such_name",
         "no_address",
         "unusable",
@@ -48,6 +54,8 @@ impl Failure {
         "server_failed",
         "refused",
         "malformed",
+        "no_node",
+        "login_failed",
     ];
 
     /// The reason's name in metrics.
@@ -62,6 +70,8 @@ impl Failure {
             Self::ServerFailed => "server_failed",
             Self::Refused(_) => "refused",
             Self::Malformed => "malformed",
+            Self::NoNode(_) => "no_node",
+            Self::LoginFailed(_) => "login_failed",
         }
     }
 

@@ -2,14 +2,17 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use policy::Name;
+use policy::{Endpoint, Name};
 use tokio::{
     sync::{Semaphore, watch},
-    task::JoinSet,
-    time::{Instant, sleep, sleep_until, timeout},
+    task::{AbortHandle, JoinSet},
+    time::{Instant, sleep, timeout},
 };
 
-use crate::{Book, Dial, Failure, NameMetrics, Resolver, State, resolver::LookedUp};
+use crate::{
+    Book, ClusterSettings, Dial, Failure, NameMetrics, Resolver, State, cluster::Control,
+    resolver::LookedUp,
+};
 
 /// Names in one policy, each of which is looked up at least once a minute.
 pub const MAX_NAMES: usize = 128;
@@ -31,6 +34,17 @@ const BEGIN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 pub struct Wanted {
     /// Each once.
     pub names: Vec<Name>,
+    /// The clusters of the policy file, of which names may be some.
+    pub clusters: Vec<Arc<ClusterSettings>>,
+}
+
+impl Wanted {
+    fn cluster(&self, name: &Name) -> Option<Arc<ClusterSettings>> {
+        let mut clusters = self.clusters.iter();
+        let found =
+            clusters.find(|cluster| matches!(name, Name::Cluster(name) if *name == cluster.name));
+        found.cloned()
+    }
 }
 
 /// Follows names.
@@ -52,7 +66,7 @@ impl Follower {
     /// Looks up all names once, for as long as a start may take.
     pub async fn begin(wanted: &Wanted, resolver: Resolver, metrics: NameMetrics) -> Self {
         let book = watch::Sender::new(Book::default());
-        let found = look_up_all(&wanted.names, &resolver, AT_START).await;
+        let found = look_up_all(wanted, &resolver, AT_START).await;
         let now = Instant::now();
         book.send_modify(|book| {
             for (name, result) in found {
@@ -81,19 +95,25 @@ impl Follower {
             turns: Semaphore::new(MAX_AT_ONCE),
         });
         let mut tasks = JoinSet::new();
-        let mut running = HashMap::<Name, tokio::task::AbortHandle>::new();
+        let mut running = HashMap::<Name, (Option<Arc<ClusterSettings>>, AbortHandle)>::new();
         loop {
-            let names = wanted.borrow_and_update().names.clone();
-            running.retain(|name, task| {
-                let stays = names.contains(name) && !task.is_finished();
+            let now = wanted.borrow_and_update().clone();
+            let names = &now.names;
+            running.retain(|name, (cluster, task)| {
+                let stays =
+                    names.contains(name) && now.cluster(name) == *cluster && !task.is_finished();
                 if !stays {
                     task.abort();
                 }
                 stays
             });
-            common.forget_others(&names);
+            common.forget_others(names);
             for name in names {
-                let start = || tasks.spawn(follow(name.clone(), common.clone()));
+                let start = || {
+                    let cluster = now.cluster(name);
+                    let task = follow(name.clone(), cluster.clone(), common.clone());
+                    (cluster, tasks.spawn(task))
+                };
                 running.entry(name.clone()).or_insert_with(start);
             }
             tokio::select! {
@@ -121,15 +141,21 @@ impl Common {
     }
 }
 
-async fn follow(name: Name, common: Arc<Common>) {
+async fn follow(name: Name, cluster: Option<Arc<ClusterSettings>>, common: Arc<Common>) {
+    let mut control = Control::default();
+    // What is known of a cluster from the start came by a connection that is gone.
+    let mut waits = cluster.is_none();
     loop {
         let next = common.book.borrow().next(&name);
-        if let Some(next) = next {
-            sleep_until(next).await;
+        if let Some(next) = next.filter(|_| waits) {
+            control.wait(next).await;
         }
+        waits = true;
         // Nobody closes the semaphore.
         let turn = common.turns.acquire().await;
-        let result = look_up(&name, &common.resolver, LOOK_UP_WITHIN).await;
+        let known = common.book.borrow().endpoints(&name);
+        let asked = (&name, cluster.as_deref(), &known[..]);
+        let result = look_up(asked, &mut control, &common.resolver, LOOK_UP_WITHIN).await;
         drop(turn);
         let now = Instant::now();
         common.book.send_if_modified(|book| {
@@ -141,37 +167,47 @@ async fn follow(name: Name, common: Arc<Common>) {
 }
 
 /// Looks up names once, all at the same time.
-pub async fn look_up_once(names: &[Name], resolver: &Resolver) -> Book {
+pub async fn look_up_once(wanted: &Wanted, resolver: &Resolver) -> Book {
     let mut book = Book::default();
     let now = Instant::now();
-    for (name, result) in look_up_all(names, resolver, AT_START).await {
+    for (name, result) in look_up_all(wanted, resolver, AT_START).await {
         book.known(&name, now).looked_up(result, now, 0.0);
     }
     book
 }
 
 async fn look_up_all(
-    names: &[Name],
+    wanted: &Wanted,
     resolver: &Resolver,
     within: Duration,
 ) -> Vec<(Name, Result<LookedUp, Failure>)> {
     let mut asking = JoinSet::new();
-    for name in names.iter().cloned() {
-        let resolver = resolver.clone();
+    for name in wanted.names.iter().cloned() {
+        let (resolver, cluster) = (resolver.clone(), wanted.cluster(&name));
         asking.spawn(async move {
-            let result = look_up(&name, &resolver, within).await;
+            let asked = (&name, cluster.as_deref(), &[][..]);
+            let result = look_up(asked, &mut Control::default(), &resolver, within).await;
             (name, result)
         });
     }
     asking.join_all().await
 }
 
-async fn look_up(name: &Name, resolver: &Resolver, within: Duration) -> Result<LookedUp, Failure> {
+/// Looks up a name, or asks a cluster by its settings, of which some nodes are known.
+async fn look_up(
+    (name, cluster, known): (&Name, Option<&ClusterSettings>, &[Endpoint]),
+    control: &mut Control,
+    resolver: &Resolver,
+    within: Duration,
+) -> Result<LookedUp, Failure> {
     let looked_up = timeout(within, async {
         match name {
             Name::Host(domain) => resolver.host(domain).await,
             Name::Service(domain) => resolver.service(domain).await,
-            Name::Cluster(_) => Err(Failure::NoSuchName),
+            Name::Cluster(name) => match cluster {
+                Some(settings) => control.read(settings, resolver, known).await,
+                None => Err(Failure::NoNode(format!("there is no [[cluster]] {name}"))),
+            },
         }
     });
     looked_up.await.unwrap_or(Err(Failure::Late))

@@ -5,6 +5,7 @@
 //! - `message`: a query and its answer as bytes, by the crate `simple-dns`.
 //! - `system`: `/etc/resolv.conf` and `/etc/hosts`.
 //! - `resolver`: the servers are asked, over UDP and TCP.
+//! - `cluster`: the nodes of a cluster, which one of them tells.
 //! - `known`: what is known of one name, as a function of answers and time.
 //! - `book`: what is known of all names; `metrics`.
 //! - `follow`: the tasks that look names up again.
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod book;
+mod cluster;
 mod failure;
 mod follow;
 mod known;
@@ -28,6 +30,9 @@ mod system;
 mod tests;
 
 pub use book::{Book, NameView};
+pub use cluster::{
+    ClusterSettings, ContactPoint, Login, MAX_CLUSTERS, MAX_CONTACT_POINTS, MAX_DATACENTERS,
+};
 pub use failure::Failure;
 pub use follow::{Follower, MAX_NAMES, Wanted, look_up_once};
 pub use known::{LINGER, LOOK_UP_AGAIN_AFTER_AT_LEAST, LOOK_UP_AGAIN_AFTER_AT_MOST, State};

@@ -6,7 +6,7 @@ use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use crate::{Book, Failure, State};
 
 /// The kinds of names.
-const KINDS: [&str; 2] = ["host", "service"];
+const KINDS: [&str; 3] = ["host", "service", "cluster"];
 
 const ANSWERED: &str = "answered";
 

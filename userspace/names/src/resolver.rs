@@ -29,7 +29,7 @@ const DATAGRAM_BYTES: usize = 512;
 const MAX_SERVICES: usize = 64;
 
 /// Ports that one service's records may say: what a database listens on is few, and each is an entry in the kernel's tables.
-const MAX_PORTS: usize = 16;
+pub(crate) const MAX_PORTS: usize = 16;
 
 /// The time for which what `/etc/hosts` says holds: the file is read again then.
 const HOSTS_HOLD: Duration = Duration::from_secs(5);
@@ -71,6 +71,11 @@ impl Resolver {
     /// Dials in another way from now on.
     pub(crate) fn dialling_by(self, dial: Dial) -> Self {
         Self { dial, ..self }
+    }
+
+    /// Connects as name servers are connected to.
+    pub(crate) async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        (self.dial)(to).await
     }
 
     /// The addresses of a host, without ports.

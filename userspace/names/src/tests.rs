@@ -213,6 +213,7 @@ async fn names_are_followed_as_rules_come_and_go() {
     let name = |text: &str| Name::Host(Domain::parse(text).unwrap());
     let wanted = |names: &[&str]| Wanted {
         names: names.iter().map(|text| name(text)).collect(),
+        clusters: Vec::new(),
     };
     host.server.tell("a.shop", Told::Addresses(vec![ip(1)]), 0);
     let first = wanted(&["a.shop", "b.shop"]);

@@ -54,7 +54,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         let found = doubts::of_this_host(&config)?;
         config.warnings.extend(found.doubts);
         errors.extend(found.errors);
-        let book = names::find(&mut config.policy)?;
+        let book = names::find(&mut config)?;
         config.warnings.extend(names::doubts(&book));
     }
     let now = args.at.unwrap_or_else(Timestamp::now);

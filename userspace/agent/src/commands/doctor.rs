@@ -65,9 +65,7 @@ pub(super) fn findings(config: Option<&Path>) -> anyhow::Result<Vec<Finding>> {
     });
     let source = config.as_ref().and_then(|config| config.source.as_ref());
     let fleet = source.map(doctor_fleet::examine).transpose()?;
-    let names = config
-        .as_ref()
-        .map(|config| names::findings(&config.policy));
+    let names = config.as_ref().map(names::findings);
     let names = names.transpose()?;
     let pins = config.map_or_else(|| dataplane::DEFAULT_PINS.into(), |c| c.pins);
     let mut findings = dataplane::doctor::examine(cgroup.as_deref(), &pins);

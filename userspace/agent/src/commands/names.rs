@@ -8,6 +8,8 @@ use policy::{Filter, Name, Policy};
 use serde_json::Value;
 use tokio::{runtime, time::Instant};
 
+use crate::{config::Config, control::wanted_names};
+
 use super::{
     flows::{print_list, shown},
     whereabouts::Admin,
@@ -51,17 +53,17 @@ fn row(name: &Value) -> Vec<String> {
 }
 
 /// Looks up the names that rules have, from here, and has the rules hold for what is found.
-pub(super) fn find(policy: &mut Policy) -> anyhow::Result<Book> {
-    let names: Vec<Name> = policy.destination_names().into_iter().cloned().collect();
-    if names.is_empty() {
+pub(super) fn find(config: &mut Config) -> anyhow::Result<Book> {
+    let wanted = wanted_names(config);
+    if wanted.names.is_empty() {
         return Ok(Book::default());
     }
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let resolver = Resolver::new(Files::default(), dial_plainly());
-    let book = runtime.block_on(look_up_once(&names, &resolver));
-    policy.find_names(|name| book.endpoints(name));
+    let book = runtime.block_on(look_up_once(&wanted, &resolver));
+    config.policy.find_names(|name| book.endpoints(name));
     Ok(book)
 }
 
@@ -81,8 +83,8 @@ pub(super) fn doubts(book: &Book) -> Vec<String> {
 }
 
 /// Findings of each name of a policy: the addresses that it stands for, seen from here.
-pub(super) fn findings(policy: &Policy) -> anyhow::Result<Vec<Finding>> {
-    let book = find(&mut policy.clone())?;
+pub(super) fn findings(config: &Config) -> anyhow::Result<Vec<Finding>> {
+    let book = find(&mut config.clone())?;
     let views = book.views(Instant::now()).into_iter();
     let findings = views.map(|view| {
         let (state, detail) = match (view.addresses.as_slice(), view.error) {
@@ -112,7 +114,7 @@ pub(super) fn taken_for(policy: &Policy) -> impl Iterator<Item = String> {
             let kind = match &target.name {
                 Name::Host(_) => "a host (A and AAAA records)",
                 Name::Service(_) => "a service (SRV records)",
-                Name::Cluster(_) => "a cluster",
+                Name::Cluster(_) => "a cluster (the nodes that it tells)",
             };
             format!("rule {}: {} is {kind}{ports}", rule.name, target.name)
         })

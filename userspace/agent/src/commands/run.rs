@@ -117,7 +117,7 @@ async fn serve(
     let doors = Doors::open(&in_force.config).await?;
     let mut config = in_force.config.clone();
     config.policy = config.policy.open_at(Timestamp::now());
-    let names = wanted_names(&in_force.config.policy);
+    let names = wanted_names(&in_force.config);
     let mut early = Early::make(&mut config, max_flows, &names).await?;
     let attached = attach(&config, &mut early)?;
     Serving::assemble(
@@ -475,7 +475,7 @@ fn tell(
     ),
 ) -> (Told, Heeded) {
     let (policy, heed_policy) = watch::channel(Arc::new(config.policy.clone()));
-    let wanted = Arc::new(wanted_names(&in_force.config.policy));
+    let wanted = Arc::new(wanted_names(&in_force.config));
     let (names, heed_names) = watch::channel(wanted);
     let (in_force, heed_in_force) = watch::channel(Arc::new(in_force));
     let (pipelines, heed_pipelines) = watch::channel(Arc::new(config.pipelines.clone()));

@@ -12,8 +12,8 @@ use super::{Config, Sources, bounds::DEFAULT_HELD_OUT, schema::schema};
 /// The text in place of what is masked in a URL. A URL with it is one.
 const MASK: &str = "masked";
 
-/// Lists whose items further files add to.
-const LISTS: [&str; 3] = ["rule", "incoming", "xdp"];
+/// Lists. Further files add to most of them.
+const LISTS: [&str; 4] = ["rule", "incoming", "xdp", "cluster"];
 
 /// The keys of `[agent]` that are read again with the rules; all others are when the agent starts.
 const READ_AGAIN: [&str; 1] = ["holdout"];

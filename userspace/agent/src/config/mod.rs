@@ -4,12 +4,13 @@
 //! of the keys of session rules, `network.rs` those of `to` and
 //! `from`, `users.rs` those of `uid` and `gid`, `backends.rs` and `remember.rs` those of `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
 //! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `holdout.rs` that of `holdout`, `otlp.rs` that of `[otlp]`, `shadow.rs` that of `mode`, `limit.rs` that of `limit`, `containers.rs` those of
-//! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `host.rs` those of `[host]`, `hosts` and `rollout`, `source.rs` that of `[policy]`, `objects.rs` how policies of Kubernetes become files, `selector.rs` that of a mark's, `sources.rs` which files there are, `in_full.rs` how all of it is printed, `layout.rs` how a file is laid out, `error.rs` how an
+//! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `host.rs` those of `[host]`, `hosts` and `rollout`, `clusters.rs` that of `[[cluster]]`, `source.rs` that of `[policy]`, `objects.rs` how policies of Kubernetes become files, `selector.rs` that of a mark's, `sources.rs` which files there are, `in_full.rs` how all of it is printed, `layout.rs` how a file is laid out, `error.rs` how an
 //! error names its place.
 
 mod admin;
 mod backends;
 mod bounds;
+mod clusters;
 mod containers;
 mod dry;
 mod error;
@@ -48,6 +49,7 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -57,6 +59,7 @@ pub use holdout::told as held_out;
 pub use host::Host;
 pub use in_full::{InForce, without_login};
 pub use layout::laid_out;
+use names::ClusterSettings;
 pub use objects::text_of as text_of_object;
 pub use path::RulePath;
 use policy::{Policy, RuleName};
@@ -140,6 +143,8 @@ pub struct Config {
     pub incoming: Vec<IncomingOptions>,
     /// Container runtimes, which are asked when a rule names containers.
     pub containers: Vec<Socket>,
+    /// Clusters that rules may name.
+    pub clusters: Vec<Arc<ClusterSettings>>,
     /// Ordered rules.
     pub policy: Policy,
     /// The paths of the rules that read, or ask for the session, where there is something to be said of them.

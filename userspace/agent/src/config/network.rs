@@ -1,10 +1,10 @@
 //! Networks and names in rules: where clients are, and what they dial.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use ipnet::IpNet;
-use names::MAX_NAMES;
-use policy::{Destination, Destinations, Name, check_network, parse_network};
+use names::{ClusterSettings, MAX_NAMES};
+use policy::{Destination, Destinations, Name, check_network, did_you_mean, parse_network};
 use toml::Spanned;
 
 use super::{error::Flaw, raw::RawRule, value::expected};
@@ -32,18 +32,25 @@ pub(super) fn destinations(texts: &[Spanned<String>]) -> Result<Destinations, Fl
 }
 
 /// Whether all rules together name no more than can be followed, and only clusters that there are.
-pub(super) fn bounded(rules: &[Spanned<RawRule>]) -> Result<(), Flaw> {
+pub(super) fn bounded(
+    rules: &[Spanned<RawRule>],
+    clusters: &[Arc<ClusterSettings>],
+) -> Result<(), Flaw> {
     let mut seen = HashSet::new();
     for text in rules.iter().flat_map(|rule| &rule.get_ref().to) {
         let Ok(Destination::Named(target)) = Destination::parse(text.get_ref()) else {
             continue;
         };
-        if matches!(target.name, Name::Cluster(_)) {
-            return expected(
-                TO,
-                text,
-                "an address, a host or a service: there are no clusters yet",
-            );
+        if let Name::Cluster(name) = &target.name
+            && !clusters.iter().any(|cluster| cluster.name == *name)
+        {
+            let names = clusters.iter().map(|cluster| &*cluster.name);
+            let meant = did_you_mean(name, names);
+            let what = "the name of a `[[cluster]]` in the main file";
+            return expected(TO, text, what).map_err(|flaw: Flaw| Flaw {
+                message: flaw.message + &meant,
+                ..flaw
+            });
         }
         seen.insert(target.name);
         if seen.len() > MAX_NAMES {

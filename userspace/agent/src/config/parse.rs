@@ -1,11 +1,12 @@
 //! The meaning of each value.
 
-use std::{collections::HashMap, ops::Range, path::PathBuf, thread};
+use std::{collections::HashMap, ops::Range, path::PathBuf, sync::Arc, thread};
 
 use dataplane::{
     DEFAULT_PINS, DEFAULT_TAP_RING_BYTES, MAX_NAMESPACES, MAX_TAP_RING_BYTES, MIN_TAP_RING_BYTES,
     edge,
 };
+use names::ClusterSettings;
 use policy::{
     Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule,
     RuleName, Sample, SessionConditions, Shortcut, Window, WindowSettings,
@@ -20,7 +21,7 @@ use super::bounds::{
     MAX_WORKERS, SPLICES,
 };
 use super::{
-    Config, admin, backends, containers,
+    Config, admin, backends, clusters, containers,
     error::Flaw,
     health, holdout, host, incoming, limit, network, otlp, path, pipeline, protective,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
@@ -35,6 +36,7 @@ pub(super) fn config(mut raw: RawConfig) -> Result<Config, Flaw> {
     let host = host::of(std::mem::take(&mut raw.host))?;
     raw.keep_those_for(&host)?;
     let source = source::of(raw.policy.take(), &host.name, &mut warnings)?;
+    let clusters = clusters::of(std::mem::take(&mut raw.cluster), &mut warnings)?;
     let (collector, metrics_push) = otlp::of(raw.otlp)?;
     let mut pipelines = pipeline::of(&raw.rule, collector.as_ref())?;
     warnings.extend(pipeline::doubts(&pipelines));
@@ -43,7 +45,7 @@ pub(super) fn config(mut raw: RawConfig) -> Result<Config, Flaw> {
     let triggers = trigger::of(&raw.rule)?;
     let tls = tls::of(&raw.rule, raw.health.cql, &mut warnings)?;
     let protective = protective::check(&raw.rule);
-    let mut policy = policy(raw.rule, raw.default, &mut warnings)?;
+    let mut policy = policy(raw.rule, raw.default, &clusters, &mut warnings)?;
     let paths = path::settle(plans, &mut policy)?;
     warnings.extend(path::doubts(&policy));
     path::note(&paths, &mut pipelines);
@@ -147,6 +149,7 @@ pub(super) fn config(mut raw: RawConfig) -> Result<Config, Flaw> {
         control,
         health,
         containers,
+        clusters,
         incoming,
         policy,
         paths,
@@ -182,6 +185,7 @@ fn default_workers() -> usize {
 fn policy(
     raw: Vec<Spanned<RawRule>>,
     default: RawDefault,
+    clusters: &[Arc<ClusterSettings>],
     warnings: &mut Vec<String>,
 ) -> Result<Policy, Flaw> {
     if let Some(first_too_many) = raw.get(MAX_RULES) {
@@ -189,7 +193,7 @@ fn policy(
         return Err(Flaw::new(first_too_many.span(), message));
     }
     backends::bounded(&raw)?;
-    network::bounded(&raw)?;
+    network::bounded(&raw, clusters)?;
     let mut names = HashMap::new();
     let mut asks = false;
     let rules = raw

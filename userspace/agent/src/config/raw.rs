@@ -61,6 +61,9 @@ pub(super) struct RawConfig {
     #[schemars(with = "Vec<RawIncoming>", length(max = MAX_INCOMING))]
     pub incoming: Vec<Spanned<RawIncoming>>,
     #[serde(default)]
+    #[schemars(with = "Vec<super::clusters::RawCluster>", length(max = names::MAX_CLUSTERS))]
+    pub cluster: Vec<Spanned<super::clusters::RawCluster>>,
+    #[serde(default)]
     pub health: RawHealth,
     #[serde(default)]
     pub containers: RawContainers,
@@ -322,7 +325,7 @@ pub(super) struct RawRule {
     pub from: Vec<Spanned<String>>,
     /// Addresses that clients dial: `NETWORK:PORT`, `NETWORK` or `:PORT`. IPv6 in brackets. `9042-9044` stands for three
     /// ports, of 128 at most. Or names, which are looked up in DNS and followed: `HOST:PORT`, or a service with SRV records,
-    /// `_cql._tcp.DOMAIN`; 128 in all rules at most. A rule holds for no address of a name that has never been resolved
+    /// `_cql._tcp.DOMAIN`, or `cluster:NAME`, all nodes of a `[[cluster]]`; 128 in all rules at most. A rule holds for no address of a name that has never been resolved
     /// (`docs/names.md`).
     #[serde(default)]
     #[schemars(
@@ -768,7 +771,7 @@ struct RawFleets {
 }
 
 /// Tables of which there is one, in the main file.
-const MAIN_ONLY: [&str; 8] = [
+const MAIN_ONLY: [&str; 9] = [
     "agent",
     "log",
     "host",
@@ -777,6 +780,7 @@ const MAIN_ONLY: [&str; 8] = [
     "default",
     "health",
     "containers",
+    "cluster",
 ];
 
 impl RawConfig {

@@ -2,10 +2,12 @@
 
 use std::{
     io::{ErrorKind, Write as _},
-    net::{IpAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    path::Path,
     process::Command,
 };
 
+use cql_node::{Node, NodeOptions};
 use sandbox::{
     Agent, Sandbox,
     dns::{NameServer, Told},
@@ -158,4 +160,29 @@ fn a_name_that_was_never_resolved_stands_for_no_address() {
     let names = agent.json("/names").unwrap();
     assert_eq!(names.as_array().map(Vec::len), Some(1), "{names}");
     assert_eq!(names[0]["addresses"][1], "10.9.0.3:9043");
+}
+
+#[test]
+fn a_rule_follows_the_nodes_of_its_cluster() {
+    let sandbox = Sandbox::new().unwrap();
+    let start = || sandbox.server(|| Node::start(NodeOptions::default()));
+    let [node, other] = [start(), start()].map(|node| node.unwrap().unwrap());
+    let cluster = format!(
+        "[[cluster]]\nname = \"shop\"\ncontact_points = [\"{}\"]\n",
+        node.addr()
+    );
+    let policy = cluster + &rule("deny", "to = [\"cluster:shop\"]");
+    let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
+    let agent = Agent::start(Path::new(BINARY), netns, cgroup, "", &policy).unwrap();
+    let is_denied = |at: SocketAddr| {
+        let dialled = sandbox.client(|| TcpStream::connect(at)).unwrap();
+        dialled.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+    };
+    assert!(is_denied(node.addr()) && !is_denied(other.addr()));
+    // The agent's own connection is not denied, so it is told of the change.
+    eventually("the next node is known", || {
+        node.set_ring(vec![node.addr(), other.addr()]);
+        is_denied(other.addr())
+    });
+    assert_eq!(state(&agent, "known"), 1.0);
 }

@@ -23,7 +23,7 @@ Key names with `_ms`, `_bytes` and the like say the unit of a number.
 ";
 
 /// Tables of the file, as a user writes them, with the place of their schemas.
-const TABLES: [(&str, &str); 16] = [
+const TABLES: [(&str, &str); 17] = [
     ("[agent]", "/properties/agent"),
     ("[[rule]]", "/properties/rule/items"),
     (
@@ -52,6 +52,7 @@ const TABLES: [(&str, &str); 16] = [
     ("[otlp]", "/properties/otlp"),
     ("[default]", "/properties/default"),
     ("[[incoming]]", "/properties/incoming/items"),
+    ("[[cluster]]", "/properties/cluster/items"),
     ("[health]", "/properties/health"),
     ("[containers]", "/properties/containers"),
     ("[[xdp]]", "/properties/xdp/items"),
