@@ -46,7 +46,6 @@ use crate::{
     running::{Adopted, Adopter, Scope, Survey},
     shortcut::{self, OnShortcut, Shortcut, ShortcutCounts, ShortcutReaders},
     splice::{Calls, Splicer},
-    sys,
     tables::{GONE, InstallError, Tables},
     tap::{Tap, TapReader},
     untouched::Untouched,
@@ -241,7 +240,6 @@ impl Dataplane {
             incoming::remove_unwanted_routes(&options.incoming, &touched);
             gateway::keep_routes(&options.taken);
         }
-        sys::trim_memory();
         let dataplane = Self {
             cgroup: options.cgroup.clone(),
             tables: loaded.tables,

@@ -117,16 +117,6 @@ pub(crate) fn set_transparent(socket: &impl AsRawFd, ipv6: bool) -> io::Result<(
     }
 }
 
-/// Gives memory that is free back to the kernel: loading the programs takes tens of MiB
-/// (the kernel's type information), which glibc would keep.
-pub(crate) fn trim_memory() {
-    // SAFETY: touches the allocator's free lists only, under its own locks.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
 /// Lets an IPv6 raw socket send whole packets; IPv4's does with IPPROTO_RAW alone.
 pub(crate) fn set_ipv6_header_included(socket: &impl AsRawFd) -> io::Result<()> {
     /// `linux/in6.h`; libc does not have it.

@@ -49,7 +49,7 @@ pub use interface::{Forward, Interface, Mode, OnInterface, SynRate, WantedMode};
 pub use modes::alike;
 
 use self::{backends::Backends, guard::programs_on, maps::Maps, pins::EdgePins, tables::Tables};
-use crate::{attach::reasons, load, pins::PinsError, sys};
+use crate::{attach::reasons, load, pins::PinsError};
 use policy::{Policy, RuleName};
 
 /// Connections that are forwarded at the same time, unless the file says otherwise.
@@ -109,7 +109,6 @@ impl Edge {
         let maps = Maps::take(&mut ebpf)?;
         let tables = Tables::read(&maps, own_ports())?;
         let backends = Backends::beside(tables.tables_in_force(&maps)?);
-        sys::trim_memory();
         Ok(Self {
             ebpf,
             maps,

@@ -238,7 +238,6 @@ impl Shortcut {
             load::retry_load(|| look.load()).map_err(refused(LEGS))?;
         }
         self.loaded = true;
-        sys::trim_memory();
         Ok(())
     }
 

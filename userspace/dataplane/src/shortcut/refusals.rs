@@ -52,7 +52,6 @@ impl Refusals {
         }
         let descriptor = tells.fd().map_err(refused(TELLS))?.as_fd();
         self.tells = Some(descriptor.try_clone_to_owned().map_err(failed)?);
-        sys::trim_memory();
         Ok(())
     }
 
