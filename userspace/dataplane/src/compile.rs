@@ -182,6 +182,11 @@ pub enum CompileError {
     },
 }
 
+/// Destinations that policies are told to have room for are those that fit.
+const _: () = assert!(policy::MAX_DESTINATIONS as u32 == abi::MAX_TARGETS / abi::GENERATIONS);
+const _: () =
+    assert!(policy::MAX_DESTINATION_PORTS as u32 == abi::MAX_INCOMING_PORTS / abi::GENERATIONS);
+
 /// Compiles. `cgroup_id` answers a cgroup path with its id, None while it does not exist. Namespaces are
 /// those that have the names at this moment.
 pub fn compile(

@@ -81,7 +81,7 @@ impl Policy {
             return nobody;
         };
         let from_here = self.rules.iter().enumerate().skip(index);
-        let mut met = from_here.filter(|(_, rule)| rule.covers_now(asked));
+        let mut met = from_here.filter(|(_, rule)| rule.covers(asked));
         met.find_map(|(index, rule)| match (rule.is_session(), rule.fail) {
             (true, Fail::Open) => None,
             (true, Fail::Closed) => Some(rule.as_match(index, Action::Deny)),
@@ -122,15 +122,6 @@ impl Rule {
     /// Whether this rule decides, or asks for the session, wherever `later`'s conditions on a connection hold, whatever names
     /// stand for.
     pub(crate) fn covers(&self, later: &Rule) -> bool {
-        self.to.always_cover(&later.to) && self.covers_but_for_to(later)
-    }
-
-    /// Whether this rule decides wherever `later`'s conditions hold, as long as names stand for what they do now.
-    fn covers_now(&self, later: &Rule) -> bool {
-        self.to.cover(&later.to) && self.covers_but_for_to(later)
-    }
-
-    fn covers_but_for_to(&self, later: &Rule) -> bool {
         fn each<A, B>(mine: &[A], theirs: &[B], covers: impl Fn(&A, &B) -> bool) -> bool {
             mine.is_empty()
                 || !theirs.is_empty() && theirs.iter().all(|b| mine.iter().any(|a| covers(a, b)))
@@ -140,7 +131,8 @@ impl Rule {
         let reaches = !later.is_of_elsewhere() || self.is_of_elsewhere();
         let containers = !self.containers.is_empty() && self.containers != later.containers;
         let is_there = self.when.is_none() || self.when == later.when;
-        reaches
+        self.to.always_cover(&later.to)
+            && reaches
             && is_there
             && !self.is_shadow()
             && !containers

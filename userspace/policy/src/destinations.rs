@@ -1,13 +1,24 @@
 //! A rule's `to`: addresses, and names that stand for addresses which may change.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    collections::{HashMap, HashSet},
+    hash::Hash,
+    net::{IpAddr, SocketAddr},
+};
 
 use ipnet::IpNet;
 
 use crate::{Name, NamedTarget, Policy, Target};
 
-/// Addresses that the names of one policy may stand for together: a quarter of the kernel's table of destinations is left
-/// for them, of which half is the next policy's.
+/// Different destinations of one policy: half of the kernel's table, of which the other half is the next policy's.
+pub const MAX_DESTINATIONS: usize = 8192;
+
+/// Different ports of one policy's destinations: half of the kernel's table of ports, likewise. Written ones may be more, in rules of
+/// this host's own connections; then names tell no further ones.
+pub const MAX_DESTINATION_PORTS: usize = 4096;
+
+/// Different destinations that the names of one policy may stand for together: a quarter of what a policy may have, or less, where its
+/// addresses leave less.
 pub const MAX_FOUND: usize = 2048;
 
 /// The destinations that a rule holds for. **Invariant**: a rule that names destinations holds for none of them until their
@@ -63,8 +74,8 @@ impl Destinations {
     /// Makes destinations of addresses and names: all, if there are neither.
     pub fn new(fixed: Vec<Target>, named: Vec<NamedTarget>) -> Self {
         Self {
-            fixed,
-            named,
+            fixed: each_once(fixed),
+            named: each_once(named),
             found: Vec::new(),
         }
     }
@@ -96,15 +107,20 @@ impl Destinations {
 
     /// Whether a destination may be one of both, now or when a name stands for something else.
     pub(crate) fn may_meet(&self, other: &Self) -> bool {
-        let theirs = other.possible();
+        // By port: rules with ranges of ports have thousands of destinations.
+        let mut theirs = HashMap::<Option<u16>, Vec<Target>>::new();
+        for target in other.possible() {
+            theirs.entry(target.port).or_default().push(target);
+        }
         let mut mine = self.possible().into_iter();
-        mine.any(|mine| theirs.iter().any(|theirs| mine.meets(theirs)))
-    }
-
-    /// Whether every destination that the other holds now is one of these.
-    pub(crate) fn cover(&self, other: &Self) -> bool {
-        let within = |narrow: &Target| self.held().any(|wide| wide.covers(narrow));
-        self.is_any() || !other.is_any() && other.held().all(within)
+        mine.any(|mine| match mine.port {
+            None => theirs.values().flatten().any(|other| mine.meets(other)),
+            Some(_) => {
+                let ports = [mine.port, None];
+                let mut same = ports.iter().filter_map(|port| theirs.get(port)).flatten();
+                same.any(|other| mine.meets(other))
+            }
+        })
     }
 
     /// Whether every destination of the other is one of these, whatever names stand for.
@@ -136,7 +152,7 @@ impl Policy {
 
     /// The names of all rules, each once, in the order of the rules.
     pub fn destination_names(&self) -> Vec<&Name> {
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         let named = self.rules.iter().flat_map(|rule| &rule.to.named);
         named
             .map(|target| &target.name)
@@ -145,9 +161,16 @@ impl Policy {
     }
 
     /// Makes rules that name destinations hold for what the names stand for, and for nothing else. Returns the number of
-    /// addresses that are left out, because the kernel's table has no room for them.
+    /// different destinations that are left out, because the kernel's table has no room for them. One that several rules have is in
+    /// that table once.
     pub fn find_names(&mut self, of: impl Fn(&Name) -> Vec<Endpoint>) -> usize {
-        let (mut room, mut left_out) = (MAX_FOUND, 0);
+        // Rules without destinations have one together.
+        let mut taken = HashSet::from([Target::ANY]);
+        taken.extend(self.rules.iter().flat_map(|rule| &rule.to.fixed));
+        let room = MAX_FOUND.min(MAX_DESTINATIONS.saturating_sub(taken.len()));
+        let most = taken.len() + room;
+        let mut ports: HashSet<Option<u16>> = taken.iter().map(|target| target.port).collect();
+        let mut left_out = HashSet::new();
         for rule in &mut self.rules {
             let named = rule.to.named.iter();
             let mut found: Vec<Target> = named
@@ -158,13 +181,28 @@ impl Policy {
                 .collect();
             found.sort_unstable_by_key(|target| (target.network, target.port));
             found.dedup();
-            left_out += found.len().saturating_sub(room);
-            found.truncate(room);
-            room -= found.len();
+            found.retain(|target| {
+                let has_port = ports.contains(&target.port) || ports.len() < MAX_DESTINATION_PORTS;
+                let has_room = has_port && (taken.contains(target) || taken.len() < most);
+                if has_room {
+                    ports.insert(target.port);
+                    taken.insert(*target);
+                } else {
+                    left_out.insert(*target);
+                }
+                has_room
+            });
             rule.to.found = found;
         }
-        left_out
+        left_out.len()
     }
+}
+
+/// The first of each, in their order.
+fn each_once<T: Clone + Eq + Hash>(mut all: Vec<T>) -> Vec<T> {
+    let mut seen = HashSet::new();
+    all.retain(|one| seen.insert(one.clone()));
+    all
 }
 
 impl Target {
@@ -287,6 +325,73 @@ mod tests {
         assert_eq!(held, [1500, MAX_FOUND - 1500]);
     }
 
+    fn hosts(count: u32) -> Vec<Endpoint> {
+        let hosts = (0..count).map(|n| IpAddr::from((n + (10 << 24)).to_be_bytes()));
+        hosts.map(Endpoint::host).collect()
+    }
+
+    #[test]
+    fn addresses_that_many_rules_name_have_room_once() {
+        let rules = (0..30).map(|n| rule(&format!("r{n}"), &["cluster:shop"]));
+        let mut policy = policy(rules.collect());
+        let known = hosts(1000);
+        assert_eq!(policy.find_names(|_| known.clone()), 0);
+        assert!(policy.rules.iter().all(|r| r.to.held().count() == 1000));
+    }
+
+    #[test]
+    fn addresses_of_names_take_no_room_of_those_that_are_written() {
+        let fixed = (0..7000_u32).map(|n| Target {
+            network: Some(IpAddr::from((n + (11 << 24)).to_be_bytes()).into()),
+            port: Some(1),
+        });
+        let mut first = plain_rule("a");
+        first.to = Destinations::from(fixed.collect::<Vec<_>>());
+        let (shop, again) = (rule("b", &["a.x:1"]), rule("c", &["a.x:1", "11.0.0.1:1"]));
+        let mut policy = policy(vec![first, shop, again]);
+        let known = hosts(1500);
+        // One is every destination, for rules that name none.
+        let room = MAX_DESTINATIONS - 7000 - 1;
+        assert_eq!(policy.find_names(|_| known.clone()), 1500 - room);
+        let held: Vec<_> = policy.rules.iter().map(|r| r.to.held().count()).collect();
+        assert_eq!(held, [7000, room, room + 1]);
+    }
+
+    #[test]
+    fn ports_that_names_tell_take_no_room_of_those_that_are_written() {
+        let fixed = (1..=4000).map(|port| Target {
+            network: None,
+            port: Some(port),
+        });
+        let mut first = plain_rule("a");
+        first.to = Destinations::from(fixed.collect::<Vec<_>>());
+        let mut policy = policy(vec![first, rule("b", &["_cql._tcp.x"])]);
+        let at = |port: u16| Endpoint::from(SocketAddr::from(([10, 1, 0, 1], port)));
+        let known: Vec<_> = (3900..4200).map(at).collect();
+        // All ports are one, for rules that name none.
+        let room = MAX_DESTINATION_PORTS - 4000 - 1;
+        assert_eq!(policy.find_names(|_| known.clone()), 199 - room);
+        assert_eq!(policy.rules[1].to.held().count(), 101 + room);
+    }
+
+    #[test]
+    fn rules_with_many_ports_are_compared_by_port() {
+        let ports = |n: u8| {
+            (0..8_u32).map(move |k| format!("10.{n}.{k}.0/24:{}-{}", 1 + 128 * k, 128 * (1 + k)))
+        };
+        let with = |n: u8| {
+            let entries: Vec<String> = ports(n).collect();
+            to(&entries.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        let (a, b) = (with(1), with(2));
+        assert!(!a.may_meet(&b) && a.may_meet(&a));
+        assert!(a.may_meet(&to(&["10.1.3.4"])) && !b.may_meet(&to(&["10.1.3.4"])));
+        assert_eq!(
+            to(&["10.1.0.1:1", "db.x:1", "10.1.0.1:1", "db.x:1"]),
+            to(&["10.1.0.1:1", "db.x:1"])
+        );
+    }
+
     #[test]
     fn only_what_always_holds_is_said_to_hide_a_rule() {
         let hides = |first: &[&str], second: &[&str], known: &[Endpoint]| {
@@ -306,6 +411,25 @@ mod tests {
             assert!(!hides(&["db.x:1"], &["db.y:1"], known));
             assert!(!hides(&["10.0.0.0/8:1"], &["db.x:1"], known));
             assert!(!hides(&["db.x:1"], &["10.1.0.1:1"], &[]));
+        }
+    }
+
+    #[test]
+    fn a_rule_surely_decides_only_what_names_cannot_take_from_it() {
+        let instead = |to: &[&str], known: &[Endpoint]| {
+            let mut asks = rule("asks", &["db.x:1"]);
+            (asks.session.tls, asks.fail) = (Some(true), crate::Fail::Open);
+            let mut denies = rule("denies", to);
+            denies.action = crate::Action::Deny;
+            let mut policy = policy(vec![asks, denies]);
+            policy.find_names(|_| known.to_vec());
+            policy.met_unknown(0).rule.to_string()
+        };
+        // Nothing is found of the name, or all of it is within.
+        for known in [&[][..], &endpoints(&["10.9.9.9"])] {
+            assert_eq!(instead(&["10.9.9.9:1"], known), "default");
+            assert_eq!(instead(&["db.x"], known), "denies");
+            assert_eq!(instead(&[":1"], known), "denies");
         }
     }
 

@@ -58,7 +58,9 @@ pub use containers::{
 pub use copies::{NeedsBytes, TakesIn};
 pub use covers::Doubt;
 pub use decide::{Decision, PossibleMatch};
-pub use destinations::{Destinations, Endpoint, MAX_FOUND};
+pub use destinations::{
+    Destinations, Endpoint, MAX_DESTINATION_PORTS, MAX_DESTINATIONS, MAX_FOUND,
+};
 pub use filter::{
     Filter, FilterFact, FilterKey, Filtered, MAX_FILTER_BYTES, MAX_FILTER_CONDITIONS,
 };

@@ -54,8 +54,8 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         let found = doubts::of_this_host(&config)?;
         config.warnings.extend(found.doubts);
         errors.extend(found.errors);
-        let book = names::find(&mut config)?;
-        config.warnings.extend(names::doubts(&book));
+        let found = names::find(&mut config)?;
+        config.warnings.extend(names::doubts(&found));
     }
     let now = args.at.unwrap_or_else(Timestamp::now);
     let file = config.policy.clone();

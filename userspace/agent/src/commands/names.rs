@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use ::names::{Book, Files, Resolver, dial_plainly, look_up_once};
 use dataplane::doctor::{Finding, State};
-use policy::{Filter, Name, Policy};
+use policy::{Filter, MAX_FOUND, Name, Policy};
 use serde_json::Value;
 use tokio::{runtime, time::Instant};
 
@@ -52,40 +52,61 @@ fn row(name: &Value) -> Vec<String> {
     ]
 }
 
+/// The names that rules have, as they are looked up from here.
+#[derive(Default)]
+pub(super) struct Found {
+    book: Book,
+    /// Addresses for which the kernel's table has no room.
+    left_out: usize,
+}
+
 /// Looks up the names that rules have, from here, and has the rules hold for what is found.
-pub(super) fn find(config: &mut Config) -> anyhow::Result<Book> {
+pub(super) fn find(config: &mut Config) -> anyhow::Result<Found> {
     let wanted = wanted_names(config);
     if wanted.names.is_empty() {
-        return Ok(Book::default());
+        return Ok(Found::default());
     }
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let resolver = Resolver::new(Files::default(), dial_plainly());
     let book = runtime.block_on(look_up_once(&wanted, &resolver));
-    config.policy.find_names(|name| book.endpoints(name));
-    Ok(book)
+    let left_out = config.policy.find_names(|name| book.endpoints(name));
+    Ok(Found { book, left_out })
 }
 
-/// Names without an address, for people.
-pub(super) fn doubts(book: &Book) -> Vec<String> {
-    let views = book.views(Instant::now()).into_iter();
+/// Names without an address, and addresses without room, for people.
+pub(super) fn doubts(found: &Found) -> Vec<String> {
+    let views = found.book.views(Instant::now()).into_iter();
     let unknown = views.filter(|view| view.addresses.is_empty());
-    unknown
-        .map(|view| {
-            format!(
-                "{} stands for no address, and rules do not hold for it: {}",
-                view.name,
-                view.error.unwrap_or_default()
-            )
-        })
-        .collect()
+    let unknown = unknown.map(|view| {
+        format!(
+            "{} stands for no address, and rules do not hold for it: {}",
+            view.name,
+            view.error.unwrap_or_default()
+        )
+    });
+    unknown.chain(without_room(found.left_out)).collect()
+}
+
+fn without_room(left_out: usize) -> Option<String> {
+    (left_out > 0).then(|| {
+        format!(
+            "names stand for more addresses than there is room for ({MAX_FOUND}, or less beside many written ones): no rule holds \
+             for {left_out} of them"
+        )
+    })
 }
 
 /// Findings of each name of a policy: the addresses that it stands for, seen from here.
 pub(super) fn findings(config: &Config) -> anyhow::Result<Vec<Finding>> {
-    let book = find(&mut config.clone())?;
-    let views = book.views(Instant::now()).into_iter();
+    let found = find(&mut config.clone())?;
+    let without_room = without_room(found.left_out).map(|detail| Finding {
+        what: "room for the addresses of names".to_owned(),
+        state: State::Notice,
+        detail,
+    });
+    let views = found.book.views(Instant::now()).into_iter();
     let findings = views.map(|view| {
         let (state, detail) = match (view.addresses.as_slice(), view.error) {
             ([], why) => (State::Notice, why.unwrap_or_default()),
@@ -98,7 +119,7 @@ pub(super) fn findings(config: &Config) -> anyhow::Result<Vec<Finding>> {
             detail,
         }
     });
-    Ok(findings.collect())
+    Ok(findings.chain(without_room).collect())
 }
 
 /// The names that rules have, and what each is taken for.

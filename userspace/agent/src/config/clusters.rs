@@ -5,7 +5,7 @@ use std::sync::Arc;
 use names::{
     ClusterSettings, ContactPoint, Login, MAX_CLUSTERS, MAX_CONTACT_POINTS, MAX_DATACENTERS,
 };
-use policy::cluster_name;
+use policy::{Name, Policy, cluster_name};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -73,6 +73,30 @@ pub(super) fn of(
         all.push(Arc::new(cluster));
     }
     Ok(all)
+}
+
+/// Clusters that no rule names. `is_alone`: all rules are known, none comes from elsewhere later.
+pub(super) fn doubts(
+    clusters: &[Arc<ClusterSettings>],
+    policy: &Policy,
+    is_alone: bool,
+) -> Vec<String> {
+    let names = policy.destination_names();
+    let is_named = |cluster: &ClusterSettings| {
+        let mut names = names.iter();
+        names.any(|name| matches!(name, Name::Cluster(name) if *name == cluster.name))
+    };
+    let without = clusters
+        .iter()
+        .filter(|cluster| is_alone && !is_named(cluster));
+    without
+        .map(|cluster| {
+            format!(
+                "cluster {0}: no rule here has `to = [\"cluster:{0}\"]`, so nobody asks it for its nodes",
+                cluster.name
+            )
+        })
+        .collect()
 }
 
 fn one(raw: RawCluster, above: &[Arc<ClusterSettings>]) -> Result<ClusterSettings, Flaw> {
@@ -144,6 +168,21 @@ mod tests {
         let cluster = &config.clusters[0];
         assert_eq!((&*cluster.name, cluster.contact_points.len()), ("shop", 2));
         assert_eq!(config.policy.destination_names().len(), 1);
+    }
+
+    #[test]
+    fn a_cluster_that_no_rule_names_is_said() {
+        let warned = |file: &str| {
+            let warnings = parse(file).unwrap().warnings;
+            warnings
+                .iter()
+                .any(|said| said.contains("cluster shop: no rule here"))
+        };
+        let other = RULE.replace("cluster:shop", "10.1.0.1:9042");
+        assert!(warned(&format!("{other}{CLUSTER}")));
+        assert!(!warned(&format!("{RULE}{CLUSTER}")));
+        let fleet = "[policy]\nsource = \"etcd\"\nendpoints = [\"http://127.0.0.1:1\"]\n";
+        assert!(!warned(&format!("{other}{CLUSTER}{fleet}")));
     }
 
     #[test]

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use policy::{
     ContainerConditions, Glob, MAX_CONTAINER_CONDITIONS, MAX_CONTAINER_TEXT_BYTES,
-    MAX_POD_CONDITIONS, PodConditions, owner_in_full,
+    MAX_POD_CONDITIONS, PodConditions, Policy, Rule, owner_in_full,
 };
 use toml::Spanned;
 
 use super::{
+    PolicySource, Store,
     error::Flaw,
     raw::RawContainers,
     value::{expected, socket_path},
@@ -85,6 +86,24 @@ pub(super) fn of_pods(
     })
 }
 
+/// Rules whose conditions on the pod nobody tells: only an API server does.
+pub(super) fn doubts(policy: &Policy, source: Option<&PolicySource>) -> Vec<String> {
+    let is_told = source.is_some_and(|source| matches!(source.store, Store::Kubernetes(_)));
+    let asks = |rule: &&Rule| {
+        let pods = &rule.containers.pods;
+        let asks_none = pods.service_accounts.is_empty() && pods.owners.is_empty();
+        !is_told && !asks_none
+    };
+    let doubt = |rule: &Rule| {
+        format!(
+            "rule {}: it holds for nobody, because only an API server tells `service_account` and `owner`: set `[policy]` with \
+             source = \"kubernetes\"",
+            rule.name
+        )
+    };
+    policy.rules.iter().filter(asks).map(doubt).collect()
+}
+
 fn globs(key: &str, texts: &[Spanned<String>]) -> Result<Vec<Glob>, Flaw> {
     if let Some(too_many) = texts.get(MAX_POD_CONDITIONS) {
         return expected(key, too_many, &format!("at most {MAX_POD_CONDITIONS}"));
@@ -139,6 +158,24 @@ mod tests {
         let none = parse("[containers]\ndocker = []\ncri = []\n").unwrap();
         assert_eq!(none.containers, []);
         assert_eq!(parse("").unwrap().containers, default_sockets());
+    }
+
+    #[test]
+    fn a_condition_that_nobody_tells_is_said() {
+        let warned = |keys: &str| {
+            let rule = "[[rule]]\nname = \"r\"\naction = \"bypass\"\nto = [\":9042\"]\n";
+            let warnings = parse(&format!("{rule}{keys}")).unwrap().warnings;
+            warnings
+                .iter()
+                .any(|said| said.contains("rule r: it holds for nobody"))
+        };
+        assert!(warned("service_account = [\"web\"]\n"));
+        assert!(warned(
+            "owner = [\"deploy/web\"]\n[policy]\nsource = \"etcd\"\nendpoints = [\"http://127.0.0.1:1\"]\n"
+        ));
+        assert!(!warned("namespace = [\"shop\"]\n"));
+        let server = "[policy]\nsource = \"kubernetes\"\nserver = \"https://127.0.0.1:1\"\ntls = { ca = \"/c\" }\n";
+        assert!(!warned(&format!("service_account = [\"web\"]\n{server}")));
     }
 
     #[test]

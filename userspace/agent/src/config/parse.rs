@@ -46,6 +46,8 @@ pub(super) fn config(mut raw: RawConfig) -> Result<Config, Flaw> {
     let tls = tls::of(&raw.rule, raw.health.cql, &mut warnings)?;
     let protective = protective::check(&raw.rule);
     let mut policy = policy(raw.rule, raw.default, &clusters, &mut warnings)?;
+    warnings.extend(clusters::doubts(&clusters, &policy, source.is_none()));
+    warnings.extend(containers::doubts(&policy, source.as_ref()));
     let paths = path::settle(plans, &mut policy)?;
     warnings.extend(path::doubts(&policy));
     path::note(&paths, &mut pipelines);

@@ -51,7 +51,7 @@ pub(super) struct RawPolicy {
         with = "Option<String>",
         regex(pattern = "^/[A-Za-z0-9._/-]*[A-Za-z0-9._-]/*$"),
         length(max = MAX_PREFIX_BYTES),
-        extend("default" = DEFAULT_PREFIX)
+        extend("default" = DEFAULT_PREFIX, "x-beside" = "endpoints")
     )]
     pub prefix: Option<Spanned<String>>,
     /// User of etcd. Needs `password_file`.

@@ -180,7 +180,11 @@ fn urls_have_no_log_in() {
 }
 
 /// Keys that are left out where their absence means something that no value says, or what another table has.
-const ABSENT: [&str; 18] = [
+const ABSENT: [&str; 23] = [
+    "policy.server",
+    "policy.token_file",
+    "policy.tls.server_name",
+    "cluster.tls.server_name",
     "otlp.tls.server_name",
     "incoming.netns",
     "xdp.syn_rate",
@@ -194,6 +198,7 @@ const ABSENT: [&str; 18] = [
     "consistency.kinds",
     "debug.file",
     "guard.when",
+    "guard.when.days",
     "mirror.compression",
     "mirror.tls",
     "mirror.tls.server_name",

@@ -1,6 +1,7 @@
 //! Schema and parser agree about each key.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -17,6 +18,7 @@ use crate::config::Config;
 /// A table of the file: where its schema is, and a file around it.
 pub(in crate::config) struct Table {
     pub(in crate::config) name: String,
+    place: String,
     schema: Value,
     /// Keys with which the table is accepted.
     base: Map<String, Value>,
@@ -33,6 +35,7 @@ pub(in crate::config) fn tables(schema: &Value) -> Vec<Table> {
     let at = |place: &str| schema.pointer(place).unwrap().clone();
     let table = |name: &str, place: &str, base: Value, file: fn(&Value) -> Value| Table {
         name: name.to_owned(),
+        place: place.to_owned(),
         schema: at(place),
         base: object(base),
         file: Box::new(file),
@@ -44,6 +47,37 @@ pub(in crate::config) fn tables(schema: &Value) -> Vec<Table> {
             "/properties/agent",
             json!({}),
             |t| json!({"agent": t}),
+        ),
+        table(
+            "host",
+            "/properties/host",
+            json!({}),
+            |t| json!({"host": t}),
+        ),
+        table("log", "/properties/log", json!({}), |t| json!({"log": t})),
+        table(
+            "policy",
+            "/properties/policy",
+            json!({"source": "etcd", "endpoints": ["http://127.0.0.1:2379"]}),
+            |t| json!({"policy": t}),
+        ),
+        table(
+            "policy.tls",
+            "/properties/policy/properties/tls",
+            json!({"ca": "/c"}),
+            |t| json!({"policy": {"source": "etcd", "endpoints": ["https://127.0.0.1:2379"], "tls": t}}),
+        ),
+        table(
+            "cluster",
+            "/properties/cluster/items",
+            json!({"name": "shop", "contact_points": ["10.1.0.1:9042"]}),
+            |t| json!({"cluster": [t]}),
+        ),
+        table(
+            "cluster.tls",
+            "/properties/cluster/items/properties/tls",
+            json!({"ca": "/c"}),
+            |t| json!({"cluster": [{"name": "shop", "contact_points": ["10.1.0.1:9042"], "tls": t}]}),
         ),
         table(
             "default",
@@ -131,13 +165,15 @@ pub(in crate::config) fn tables(schema: &Value) -> Vec<Table> {
             |t| json!({"rule": [{"name": "r", "action": "bypass", "when": t}]}),
         ),
     ];
-    for step in at(STEPS).as_array().unwrap() {
+    for (number, step) in at(STEPS).as_array().unwrap().iter().enumerate() {
+        let place = format!("{STEPS}/{number}");
         let name = name_of(step).to_owned();
         let mut base = first_example(step).cloned().unwrap_or_default();
         base.insert("transform".to_owned(), json!(name));
-        let steps = tables_of_step(&name, step, &base);
+        let steps = tables_of_step(&name, &place, step, &base);
         tables.push(Table {
             name,
+            place,
             schema: step.clone(),
             base,
             file: Box::new(with_step),
@@ -155,8 +191,14 @@ fn with_step(step: &Value) -> Value {
 }
 
 /// Tables within a step.
-fn tables_of_step(name: &str, step: &Value, base: &Map<String, Value>) -> Vec<Table> {
+fn tables_of_step(name: &str, place: &str, step: &Value, base: &Map<String, Value>) -> Vec<Table> {
     let nested = [
+        (
+            "guard",
+            "when",
+            "",
+            json!({"days": "mon", "from": "05:00", "to": "23:00", "tz": "UTC"}),
+        ),
         ("mirror", "tls", "", json!({"ca": "/c"})),
         ("trace", "tls", "", json!({"ca": "/c"})),
         (
@@ -174,15 +216,16 @@ fn tables_of_step(name: &str, step: &Value, base: &Map<String, Value>) -> Vec<Ta
     ];
     let nested = nested.into_iter().filter(|(of, ..)| *of == name);
     nested
-        .map(|(_, key, place, inner)| {
-            let place = format!("/properties/{key}{place}");
+        .map(|(_, key, within, inner)| {
+            let within = format!("/properties/{key}{within}");
             let mut base = base.clone();
             if name == "trace" {
                 base.insert("endpoint".to_owned(), json!("https://127.0.0.1:4317"));
             }
             Table {
                 name: format!("{name}.{key}"),
-                schema: step.pointer(&place).unwrap().clone(),
+                schema: step.pointer(&within).unwrap().clone(),
+                place: place.to_owned() + &within,
                 base: object(inner),
                 file: Box::new(move |inner| {
                     let mut step = base.clone();
@@ -209,12 +252,23 @@ fn beside(table: &str, key: &str, value: &Value) -> Value {
         ("rule", "trigger") => json!({"action": "observe"}),
         ("rule", "remember") => json!({"user": ["a"]}),
         ("xdp", "syn_burst") => json!({"syn_rate": 5}),
-        ("rule.upstream_tls" | "mirror.tls" | "trace.tls" | "otlp.tls", "cert") => {
-            json!({"key": "/k"})
-        }
-        ("rule.upstream_tls" | "mirror.tls" | "trace.tls" | "otlp.tls", "key") => {
-            json!({"cert": "/c"})
-        }
+        (
+            "rule.upstream_tls" | "mirror.tls" | "trace.tls" | "otlp.tls" | "policy.tls"
+            | "cluster.tls",
+            "cert",
+        ) => json!({"key": "/k"}),
+        (
+            "rule.upstream_tls" | "mirror.tls" | "trace.tls" | "otlp.tls" | "policy.tls"
+            | "cluster.tls",
+            "key",
+        ) => json!({"cert": "/c"}),
+        ("policy" | "cluster", "user") => json!({"password_file": "/p"}),
+        ("policy" | "cluster", "password_file") => json!({"user": "u"}),
+        ("policy", "tls") => json!({"endpoints": ["https://127.0.0.1:2379"]}),
+        ("policy", "source") if value != "kubernetes" => json!({}),
+        ("policy", "source" | "server" | "token_file") if !value.is_null() => json!({
+            "source": "kubernetes", "endpoints": null, "server": "https://10.0.0.1:6443", "tls": {"ca": "/c"}
+        }),
         ("cache" | "lookup" | "mirror", "username") => json!({"password_file": "/p"}),
         ("lookup" | "mirror", "password_file") => json!({"username": "u"}),
         ("mirror", "on_failure") => json!({"dual_write": true}),
@@ -300,6 +354,38 @@ impl Both {
         assert!(!self.schema.is_valid(file), "{file}");
         parsed(file).map_or_else(|error| error, |_| panic!("{file} is accepted"))
     }
+}
+
+/// The places of all tables of a schema: of everything that has keys of its own.
+fn places(schema: &Value, place: &str, found: &mut BTreeSet<String>) {
+    // What stands elsewhere would not be found.
+    assert!(schema.get("$ref").is_none(), "{place}");
+    if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
+        found.insert(place.to_owned());
+        for (key, property) in properties {
+            places(property, &format!("{place}/properties/{key}"), found);
+        }
+    }
+    for key in ["items", "additionalProperties"] {
+        if let Some(inner) = schema.get(key) {
+            places(inner, &format!("{place}/{key}"), found);
+        }
+    }
+    for key in ["anyOf", "oneOf", "allOf"] {
+        let each = schema.get(key).and_then(Value::as_array);
+        for (number, one) in each.into_iter().flatten().enumerate() {
+            places(one, &format!("{place}/{key}/{number}"), found);
+        }
+    }
+}
+
+#[test]
+fn every_table_of_the_schema_is_tried() {
+    let schema = schema();
+    let mut all = BTreeSet::new();
+    places(&schema, "", &mut all);
+    let tried: BTreeSet<String> = tables(&schema).into_iter().map(|t| t.place).collect();
+    assert_eq!(tried, all);
 }
 
 #[test]
