@@ -2,6 +2,7 @@
 //! at all. Marks come before the file's rules, for as long as they hold.
 
 mod fleet;
+mod names;
 mod slow;
 mod windows;
 
@@ -11,8 +12,8 @@ use std::{
     time::Duration,
 };
 
+use ::names::{NameMetrics, Wanted as WantedNames};
 use dataplane::{AttachError, Dataplane, IncomingListener, host};
-use names::{NameMetrics, Wanted as WantedNames};
 use policy::{Policy, RuleName, Timestamp};
 use policy_source::{Fragments, Verdict};
 use proxy::ProxyContext;
@@ -25,7 +26,8 @@ use tokio::{
     time::{self, Instant, MissedTickBehavior},
 };
 
-use self::{fleet::FromFleet, windows::Windows};
+pub use self::names::wanted_names;
+use self::{fleet::FromFleet, names::Waiting, windows::Windows};
 use crate::{
     backends,
     config::{Config, ConfigError, InForce, Sources},
@@ -62,6 +64,7 @@ pub struct Control {
     marks: Marks,
     triggers: Triggers,
     windows: Windows,
+    waiting: Waiting,
     /// Set when the policy in force is not the one that should be: the kernel refused it.
     stale: bool,
     /// Set when the file was last read in vain.
@@ -108,7 +111,7 @@ pub struct Heard {
     /// The metrics of containers; those that do not fit are counted.
     pub container_metrics: ContainerMetrics,
     /// The addresses that names stand for.
-    pub names: watch::Receiver<names::Book>,
+    pub names: watch::Receiver<::names::Book>,
     /// The metrics of names; addresses that do not fit are counted.
     pub name_metrics: NameMetrics,
     /// The files of the fleet that were read last.
@@ -146,6 +149,7 @@ impl Control {
             marks: Marks::default(),
             triggers,
             windows: Windows::default(),
+            waiting: Waiting::default(),
             stale: false,
             has_failed: false,
             heard,
@@ -186,6 +190,7 @@ impl Control {
                 Some(asked) = self.heard.asked.recv() => self.answer(asked),
                 () = at(self.marks.next_end()) => self.end_marks(),
                 () = at(self.windows.look_at()) => self.look_at_windows(),
+                () = at(self.waiting.look_at()) => self.look_at_names(),
                 _ = meter_looks.tick() => self.look_at_meters().await,
                 _ = trigger_looks.tick(), if !self.triggers.is_empty() => {
                     self.look_at_triggers().await;
@@ -193,7 +198,7 @@ impl Control {
                 _ = remembered_looks.tick() => self.look_at_remembered().await,
                 Ok(()) = self.heard.containers.changed() => self.look_at_containers(),
                 Ok(()) = self.heard.names.changed() => self.look_at_names(),
-                Ok(()) = self.heard.offers.changed() => self.look_at_fleet(),
+                Ok(()) = self.heard.offers.changed() => self.look_at_offer(),
                 _ = cgroup_looks.tick(), if names_either => {
                     self.look_at_cgroups();
                 }
@@ -222,7 +227,10 @@ impl Control {
 
     fn look_at_file(&mut self) {
         match self.read() {
-            Ok(sources) if sources != self.sources => self.reload(),
+            Ok(sources) if sources != self.sources && !self.waits_for_names(&sources) => {
+                self.end_wait();
+                self.reload();
+            }
             // A file that is gone for a moment is being replaced.
             Err(error) if !error.is_absent() && !self.unreadable => {
                 self.unreadable = true;
@@ -269,28 +277,6 @@ impl Control {
         }
     }
 
-    /// Puts the policy into force again where names of its stand for other addresses than before. Connections that are there
-    /// already keep what was decided of them.
-    fn look_at_names(&mut self) {
-        self.heard.names.borrow_and_update();
-        let policy = self.found(&self.config.policy, Timestamp::now());
-        let is_in_force = {
-            let old = self.told.policy.borrow();
-            let mut pairs = old.rules.iter().zip(&policy.rules);
-            pairs.all(|(old, new)| old.to == new.to)
-        };
-        if is_in_force {
-            return;
-        }
-        if let Err(error) = self.put(&self.config.policy.clone()) {
-            // Putting it into force is tried again.
-            self.stale = true;
-            tracing::error!(
-                "cannot follow a change of names, rules hold for the previous addresses: {error:#}"
-            );
-        }
-    }
-
     /// Returns the file's policy as it is at a moment, with the marks before it.
     fn as_it_is(&self, file: &Policy, now: Timestamp) -> Policy {
         self.marks.before(&self.triggers.over(&file.open_at(now)))
@@ -311,6 +297,13 @@ impl Control {
     /// Reads the file again because somebody asks for it. Journals are opened anew in any case. A file that says what is in
     /// force already is no change, unless it names keys or certificates, which may be others by now.
     fn hang_up(&mut self) {
+        // One that has changed, and waits, is put into force as if nobody had asked.
+        if let Ok(sources) = self.read()
+            && sources != self.sources
+            && self.waits_for_names(&sources)
+        {
+            return;
+        }
         let names_others =
             self.told.pipelines.borrow().has_keys() || !self.told.tls.borrow().is_empty();
         let is_new = self.stale || self.has_failed || names_others;
@@ -327,8 +320,9 @@ impl Control {
         let result = self.try_reload();
         let is_done = result.is_ok();
         self.reloaded(result);
-        if is_done {
-            self.offer_again();
+        match is_done {
+            true => self.offer_again(),
+            false => self.follow_names(),
         }
     }
 
@@ -387,17 +381,12 @@ impl Control {
         if self.config.log_level != config.log_level {
             self.heard.log.change_level(&config.log_level);
         }
-        let names = Arc::new(wanted_names(&config));
         self.config.log_level = config.log_level;
         self.config.health = config.health;
         self.config.metrics_push = config.metrics_push;
-        self.told.names.send_if_modified(|wanted| {
-            let is_new = *wanted != names;
-            *wanted = names;
-            is_new
-        });
         self.config.clusters = config.clusters;
         self.config.policy = config.policy;
+        self.follow_names();
         self.config.triggers = config.triggers;
         self.config.xdp = config.xdp;
         self.told.in_force.send_modify(|in_force| {
@@ -635,15 +624,6 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         (&new.containers, &new.incoming),
         (&new.host.name, &new.source),
     )
-}
-
-/// The names that a file's rules have.
-pub fn wanted_names(config: &Config) -> WantedNames {
-    let names = config.policy.destination_names().into_iter().cloned();
-    WantedNames {
-        names: names.collect(),
-        clusters: config.clusters.clone(),
-    }
 }
 
 /// The numbers of what comes and goes: of cgroups and namespaces.

@@ -40,6 +40,12 @@ impl Book {
         known.map_or_else(Vec::new, |known| known.addresses().copied().collect())
     }
 
+    /// Whether anybody has ever said what a name stands for.
+    pub fn is_answered(&self, name: &Name) -> bool {
+        let known = self.0.get(name);
+        known.is_some_and(|known| known.answered().is_some())
+    }
+
     /// All names, as they are listed.
     pub fn views(&self, now: Instant) -> Vec<NameView> {
         let views = self.0.iter().map(|(name, known)| NameView {

@@ -2,11 +2,11 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use policy::{Endpoint, Name};
+use policy::Name;
 use tokio::{
     sync::{Semaphore, watch},
     task::{AbortHandle, JoinSet},
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, timeout_at},
 };
 
 use crate::{
@@ -17,11 +17,14 @@ use crate::{
 /// Names in one policy, each of which is looked up at least once a minute.
 pub const MAX_NAMES: usize = 128;
 
-/// Look-ups at the same time; further ones wait.
+/// Look-ups at the same time; further ones wait. At the start, and in `check`, all names are looked up together.
 const MAX_AT_ONCE: usize = 16;
 
 /// A look-up has to end by then, however many servers, domains and hosts there are to try.
 const LOOK_UP_WITHIN: Duration = Duration::from_secs(20);
+
+/// Time that is left of a look-up when it stops to wait for hosts of a service: those that have answered are put together.
+const TO_GATHER: Duration = Duration::from_millis(250);
 
 /// The start waits for all names together for so long: a policy in which they are known holds from the first connection on.
 const AT_START: Duration = Duration::from_secs(3);
@@ -153,8 +156,7 @@ async fn follow(name: Name, cluster: Option<Arc<ClusterSettings>>, common: Arc<C
         waits = true;
         // Nobody closes the semaphore.
         let turn = common.turns.acquire().await;
-        let known = common.book.borrow().endpoints(&name);
-        let asked = (&name, cluster.as_deref(), &known[..]);
+        let asked = (&name, cluster.as_deref());
         let result = look_up(asked, &mut control, &common.resolver, LOOK_UP_WITHIN).await;
         drop(turn);
         let now = Instant::now();
@@ -183,9 +185,9 @@ async fn look_up_all(
 ) -> Vec<(Name, Result<LookedUp, Failure>)> {
     let mut asking = JoinSet::new();
     for name in wanted.names.iter().cloned() {
-        let (resolver, cluster) = (resolver.clone(), wanted.cluster(&name));
+        let (resolver, cluster) = (resolver.at_start(), wanted.cluster(&name));
         asking.spawn(async move {
-            let asked = (&name, cluster.as_deref(), &[][..]);
+            let asked = (&name, cluster.as_deref());
             let result = look_up(asked, &mut Control::default(), &resolver, within).await;
             (name, result)
         });
@@ -193,19 +195,20 @@ async fn look_up_all(
     asking.join_all().await
 }
 
-/// Looks up a name, or asks a cluster by its settings, of which some nodes are known.
+/// Looks up a name, or asks a cluster by its settings.
 async fn look_up(
-    (name, cluster, known): (&Name, Option<&ClusterSettings>, &[Endpoint]),
+    (name, cluster): (&Name, Option<&ClusterSettings>),
     control: &mut Control,
     resolver: &Resolver,
     within: Duration,
 ) -> Result<LookedUp, Failure> {
-    let looked_up = timeout(within, async {
+    let until = Instant::now() + within;
+    let looked_up = timeout_at(until, async {
         match name {
             Name::Host(domain) => resolver.host(domain).await,
-            Name::Service(domain) => resolver.service(domain).await,
+            Name::Service(domain) => resolver.service(domain, until - TO_GATHER).await,
             Name::Cluster(name) => match cluster {
-                Some(settings) => control.read(settings, resolver, known).await,
+                Some(settings) => control.read(settings, resolver).await,
                 None => Err(Failure::NoNode(format!("there is no [[cluster]] {name}"))),
             },
         }
@@ -213,7 +216,8 @@ async fn look_up(
     looked_up.await.unwrap_or(Err(Failure::Late))
 }
 
-/// Notes a result, and says in the log what has changed by it. Returns whether the addresses are others now.
+/// Notes a result, and says in the log what has changed by it. Returns whether the addresses are others now, or known for the first
+/// time.
 fn note(
     book: &mut Book,
     name: &Name,
@@ -221,10 +225,10 @@ fn note(
     now: Instant,
     metrics: &NameMetrics,
 ) -> bool {
-    metrics.looked_up(name, result.as_ref().err().map(Failure::label));
+    metrics.looked_up(name, &result);
     let known = book.known(name, now);
     let (before, had) = (known.state(), known.addresses().count());
-    let was_told = known.failure().is_some();
+    let (was_told, was_answered) = (known.failure().is_some(), known.answered().is_some());
     let has_changed = known.looked_up(result, now, fastrand::f64());
     let (addresses, lingering) = (known.addresses().count(), known.lingering());
     match (known.state(), known.failure()) {
@@ -250,5 +254,5 @@ fn note(
         }
         _ => {}
     }
-    has_changed
+    has_changed || !was_answered && known.answered().is_some()
 }

@@ -1,6 +1,10 @@
 //! [`Known`]: what is known of one name, as a function of answers and time.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use policy::Endpoint;
 use tokio::time::Instant;
@@ -20,8 +24,9 @@ const AGAIN_AFTER_NOTHING: Duration = Duration::from_secs(5);
 /// After a failure it is looked up again after the least time, and after twice as much with each further failure, up to this.
 const AGAIN_AFTER_FAILURES: Duration = Duration::from_secs(30);
 
-/// An address that a name stands for no longer keeps its rules for so long: drivers go on to dial it, with pauses of up to a
-/// minute, and servers that answer with some of many addresses name it again. Afterwards it may be somebody else's.
+/// An address that a name stands for no longer keeps its rules for so long, from the first answer without it: drivers go on to dial
+/// it, with pauses of up to a minute, and servers that answer with some of many addresses name it again. Afterwards it may be
+/// somebody else's.
 pub const LINGER: Duration = Duration::from_secs(120);
 
 /// Addresses of one name. The largest clusters that are known have about a thousand nodes.
@@ -30,8 +35,7 @@ pub(crate) const MAX_ADDRESSES: usize = 1024;
 /// The knowledge of a name.
 #[derive(Debug)]
 pub(crate) struct Known {
-    /// With the time at which an answer had it last.
-    addresses: BTreeMap<Endpoint, Instant>,
+    addresses: BTreeMap<Endpoint, Seen>,
     answered: Option<Instant>,
     /// The failure since the last answer.
     failure: Option<Failure>,
@@ -41,6 +45,15 @@ pub(crate) struct Known {
     left_out: usize,
     /// Addresses of the last answer that no database can have.
     refused: usize,
+}
+
+/// An address of a name.
+#[derive(Debug)]
+struct Seen {
+    /// The host of a service that has it.
+    host: Option<Arc<str>>,
+    /// The time of the first answer that should have had it and had not. None: the last one had it, or nobody can say.
+    gone: Option<Instant>,
 }
 
 /// Whether what is known of a name can be relied on.
@@ -107,14 +120,16 @@ impl Known {
                 self.answered = Some(now);
                 self.failures = 0;
                 self.failure = Some(failure);
+                for seen in self.addresses.values_mut() {
+                    seen.gone.get_or_insert(now);
+                }
                 self.forget_old(now);
                 AGAIN_AFTER_NOTHING
             }
             Err(failure) => {
                 self.failures = self.failures.saturating_add(1);
+                // Nobody has said that any is gone: their time begins when somebody does.
                 self.failure = Some(failure);
-                // Nobody has said that they are gone: their time begins when somebody does.
-                self.addresses.values_mut().for_each(|seen| *seen = now);
                 self.pause()
             }
         };
@@ -128,35 +143,43 @@ impl Known {
             None => 0,
             Some(_) => self.failures.saturating_add(1),
         };
-        if found.missing.is_some() {
-            self.addresses.values_mut().for_each(|seen| *seen = now);
-        }
-        self.failure = found.missing;
-        self.forget_old(now);
-        self.left_out = 0;
+        self.left_out = found.too_many;
         self.refused = found.refused;
-        for endpoint in found.endpoints {
-            if self.addresses.contains_key(&endpoint)
+        for (endpoint, seen) in &mut self.addresses {
+            let host = seen.host.as_ref();
+            let missing = found.missing.as_ref();
+            let may_be_there = missing.is_some_and(|missing| missing.may_have(endpoint, host));
+            if !found.endpoints.contains(endpoint) && !may_be_there {
+                seen.gone.get_or_insert(now);
+            }
+        }
+        self.forget_old(now);
+        for endpoint in &found.endpoints {
+            let has_room = self.addresses.contains_key(endpoint)
                 || self.addresses.len() < MAX_ADDRESSES
-                || self.make_room(now)
-            {
-                self.addresses.insert(endpoint, now);
+                || self.make_room(&found.endpoints);
+            if has_room {
+                let host = found.hosts.get(endpoint).cloned();
+                self.addresses.insert(*endpoint, Seen { host, gone: None });
             } else {
                 self.left_out += 1;
             }
         }
+        self.failure = found.missing.map(|missing| missing.why);
     }
 
-    /// Takes out an address that the name does not stand for any more.
-    fn make_room(&mut self, now: Instant) -> bool {
-        let oldest = self.addresses.iter().min_by_key(|(_, seen)| **seen);
-        let oldest = oldest.filter(|(_, seen)| **seen < now);
+    /// Takes out an address that the last answer did not have: the one that is gone for longest, or else one of which nobody can say.
+    fn make_room(&mut self, wanted: &BTreeSet<Endpoint>) -> bool {
+        let others = self.addresses.iter();
+        let others = others.filter(|(endpoint, _)| !wanted.contains(endpoint));
+        let oldest = others.min_by_key(|(_, seen)| (seen.gone.is_none(), seen.gone));
         let oldest = oldest.map(|(endpoint, _)| *endpoint);
         oldest.is_some_and(|oldest| self.addresses.remove(&oldest).is_some())
     }
 
     fn forget_old(&mut self, now: Instant) {
-        self.addresses.retain(|_, seen| now - *seen < LINGER);
+        let lingers = |seen: &Seen| seen.gone.is_none_or(|gone| now - gone < LINGER);
+        self.addresses.retain(|_, seen| lingers(seen));
     }
 
     fn pause(&self) -> Duration {
@@ -172,11 +195,10 @@ impl Known {
         self.addresses.keys()
     }
 
-    /// Addresses that the last answer did not have, and that rules still hold for.
+    /// Addresses that the name does not stand for any more, and that rules still hold for.
     pub(crate) fn lingering(&self) -> usize {
-        let last = self.answered;
-        let old = self.addresses.values().filter(|seen| Some(**seen) < last);
-        old.count()
+        let gone = self.addresses.values().filter(|seen| seen.gone.is_some());
+        gone.count()
     }
 
     /// The time of the next look-up.
@@ -220,6 +242,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
+    use crate::resolver::Missing;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -267,9 +290,28 @@ mod tests {
         let later = start + SECOND;
         assert!(known.looked_up(Ok(found(&[2, 3], 1)), later, 0.0));
         assert_eq!((held(&known), known.lingering()), (vec![1, 2, 3], 1));
-        assert!(!known.looked_up(Ok(found(&[2, 3], 1)), start + LINGER - SECOND, 0.0));
-        assert!(known.looked_up(Ok(found(&[2, 3], 1)), start + LINGER, 0.0));
+        assert!(!known.looked_up(Ok(found(&[2, 3], 1)), start + LINGER, 0.0));
+        assert!(known.looked_up(Ok(found(&[2, 3], 1)), later + LINGER, 0.0));
         assert_eq!(held(&known), [2, 3]);
+    }
+
+    #[test]
+    fn failures_in_between_prolong_nothing() {
+        let start = Instant::now();
+        let mut known = Known::nothing(start);
+        known.looked_up(Ok(found(&[1, 2], 1)), start, 0.0);
+        for n in 0..LINGER.as_secs() as u32 {
+            let now = start + SECOND * n;
+            match n % 2 {
+                0 => known.looked_up(Ok(found(&[2], 1)), now, 0.0),
+                _ => known.looked_up(Err(Failure::Late), now, 0.0),
+            };
+            assert_eq!(held(&known), [1, 2], "{n}");
+        }
+        known.looked_up(Err(Failure::Late), start + LINGER * 2, 0.0);
+        assert_eq!(held(&known), [1, 2]);
+        known.looked_up(Ok(found(&[2], 1)), start + LINGER * 2, 0.0);
+        assert_eq!(held(&known), [2]);
     }
 
     #[test]
@@ -290,7 +332,9 @@ mod tests {
         assert_eq!((held(&known), known.state()), (vec![1], State::Stale));
         // And then they have their time as any others.
         known.looked_up(Ok(found(&[2], 1)), now, 0.0);
-        assert_eq!((held(&known), known.state()), (vec![2], State::Known));
+        assert_eq!((held(&known), known.state()), (vec![1, 2], State::Known));
+        known.looked_up(Ok(found(&[2], 1)), now + LINGER, 0.0);
+        assert_eq!(held(&known), [2]);
     }
 
     #[test]
@@ -300,23 +344,65 @@ mod tests {
         known.looked_up(Ok(found(&[1], 1)), start, 0.0);
         assert!(!known.looked_up(Err(Failure::NoSuchName), start + SECOND, 0.0));
         assert_eq!((held(&known), known.state()), (vec![1], State::Absent));
-        assert!(known.looked_up(Err(Failure::NoSuchName), start + LINGER, 0.0));
+        assert!(known.looked_up(Err(Failure::NoSuchName), start + SECOND + LINGER, 0.0));
         assert!(held(&known).is_empty());
         assert_eq!(known.state(), State::Absent);
     }
 
     #[test]
-    fn half_an_answer_takes_nothing_away() {
+    fn half_an_answer_takes_nothing_away_of_the_other_half() {
         let start = Instant::now();
         let mut known = Known::nothing(start);
-        known.looked_up(Ok(found(&[1], 1)), start, 0.0);
-        let half = LookedUp {
-            missing: Some(Failure::Late),
+        let v6 = Endpoint::host("fd00::1".parse().unwrap());
+        let mut both = found(&[1], 1);
+        both.endpoints.insert(v6);
+        known.looked_up(Ok(both), start, 0.0);
+        let half = || LookedUp {
+            missing: Some(Missing::of_family(Failure::Late, true)),
             ..found(&[2], 50)
         };
-        known.looked_up(Ok(half), start + LINGER * 2, 0.0);
-        assert_eq!((held(&known), known.state()), (vec![1, 2], State::Stale));
-        assert_eq!(wait(&known, start + LINGER * 2), 1.0);
+        let mut now = start + LINGER * 2;
+        known.looked_up(Ok(half()), now, 0.0);
+        assert_eq!((held(&known), known.state()), (vec![1, 2, 0], State::Stale));
+        assert_eq!((known.lingering(), wait(&known, now)), (1, 1.0));
+        // For ever, and what is gone goes all the same.
+        for _ in 0..4 {
+            now += LINGER;
+            known.looked_up(Ok(half()), now, 0.0);
+            assert_eq!(held(&known), [2, 0]);
+        }
+        known.looked_up(Ok(found(&[2], 1)), now, 0.0);
+        known.looked_up(Ok(found(&[2], 1)), now + LINGER, 0.0);
+        assert_eq!(held(&known), [2]);
+    }
+
+    #[test]
+    fn a_host_that_does_not_answer_keeps_its_own_addresses_alone() {
+        let start = Instant::now();
+        let mut known = Known::nothing(start);
+        let of = |last: &[u8], host: &str| {
+            let found = found(last, 1);
+            let hosts = found.endpoints.iter().map(|at| (*at, Arc::from(host)));
+            LookedUp {
+                hosts: hosts.collect(),
+                ..found
+            }
+        };
+        let (a, b) = (of(&[1, 2], "a"), of(&[3], "b"));
+        let mut both = of(&[], "");
+        for one in [a, b] {
+            both.endpoints.extend(one.endpoints);
+            both.hosts.extend(one.hosts);
+        }
+        known.looked_up(Ok(both), start, 0.0);
+        let half = || LookedUp {
+            missing: Some(Missing::of_host(Failure::Late, "b".into())),
+            ..of(&[1], "a")
+        };
+        known.looked_up(Ok(half()), start + SECOND, 0.0);
+        assert_eq!((held(&known), known.lingering()), (vec![1, 2, 3], 1));
+        known.looked_up(Ok(half()), start + SECOND + LINGER, 0.0);
+        assert_eq!(held(&known), [1, 3]);
     }
 
     #[test]

@@ -3,12 +3,15 @@
 use policy::Name;
 use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
-use crate::{Book, Failure, State};
+use crate::{Book, Failure, State, resolver::LookedUp};
 
 /// The kinds of names.
 const KINDS: [&str; 3] = ["host", "service", "cluster"];
 
 const ANSWERED: &str = "answered";
+
+/// An answer without one family of addresses, or without a host of a service.
+const IN_PART: &str = "in_part";
 
 /// The reasons why no rule holds for an address of a name.
 const REASONS: [&str; 3] = ["refused", "too_many", "table_full"];
@@ -49,14 +52,15 @@ impl NameMetrics {
             Opts::new(
                 "underpass_name_addresses_left_out",
                 "Addresses of names for which no rule holds because of the name, by reason: refused (no database can have \
-                 them), too_many (of one name), table_full (of all names).",
+                 them), too_many (of one name, or hosts of a service), table_full (of all names, each once).",
             ),
             &["reason"],
         )?;
         let look_ups = IntCounterVec::new(
             Opts::new(
                 "underpass_name_lookups_total",
-                "Look-ups of names in rules, by kind of name and result. Until one is answered, the last answer is used.",
+                "Look-ups of names in rules, by kind of name and result: answered, in_part (a family of addresses or a host of a \
+                 service is missing), or the failure. Until one is answered, the last answer is used.",
             ),
             &["kind", "result"],
         )?;
@@ -72,7 +76,7 @@ impl NameMetrics {
             left_out.with_label_values(&[reason]);
         }
         for kind in KINDS {
-            for result in [ANSWERED].into_iter().chain(Failure::LABELS) {
+            for result in [ANSWERED, IN_PART].into_iter().chain(Failure::LABELS) {
                 look_ups.with_label_values(&[kind, result]);
             }
         }
@@ -85,8 +89,13 @@ impl NameMetrics {
         })
     }
 
-    pub(crate) fn looked_up(&self, name: &Name, failed: Option<&'static str>) {
-        let labels = [name.kind(), failed.unwrap_or(ANSWERED)];
+    pub(crate) fn looked_up(&self, name: &Name, result: &Result<LookedUp, Failure>) {
+        let label = match result {
+            Ok(found) if found.missing.is_some() => IN_PART,
+            Ok(_) => ANSWERED,
+            Err(failure) => failure.label(),
+        };
+        let labels = [name.kind(), label];
         self.look_ups.with_label_values(&labels).inc();
     }
 
@@ -105,9 +114,15 @@ impl NameMetrics {
         too_many.set(book.count(|known| known.left_out()) as i64);
     }
 
-    /// Addresses that did not fit into the kernel's table.
+    /// Notes how many addresses did not fit into the kernel's table, and says so in the log when there are the first.
     pub fn left_out(&self, addresses: usize) {
         let [_, _, table_full] = REASONS.map(|reason| self.left_out.with_label_values(&[reason]));
+        if addresses > 0 && table_full.get() == 0 {
+            tracing::warn!(
+                addresses,
+                "names in rules stand for more addresses than the kernel's table has room for: of the further ones no rule holds"
+            );
+        }
         table_full.set(addresses as i64);
     }
 }

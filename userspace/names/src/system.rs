@@ -1,10 +1,13 @@
 //! The system's files: which servers are asked, which domains are tried, and hosts that are known without DNS.
 
 use std::{
+    collections::HashMap,
     fs::File,
     io::{self, Read as _},
     net::{IpAddr, SocketAddr},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -23,6 +26,9 @@ const MAX_SEARCHED: usize = 32;
 
 /// The most that is read of either file. A list of hosts that blocks advertisements has some megabytes.
 const MAX_FILE_BYTES: u64 = 8 << 20;
+
+/// Hosts that were looked for in the file as it is: rules and services have fewer.
+const MAX_LOOKED_FOR: usize = 4096;
 
 /// Bounds of `timeout` and `attempts` in `resolv.conf`: a server that is away costs seconds, not minutes.
 const TIMEOUT_SECONDS: [u32; 2] = [1, 3];
@@ -70,9 +76,8 @@ impl Files {
         }
     }
 
-    /// The addresses of a host that the file names.
-    pub(crate) fn addresses_of(&self, host: &str) -> Vec<IpAddr> {
-        let host = host.trim_end_matches('.');
+    /// The addresses of a host that the file of hosts has. Reads it.
+    fn addresses_of(&self, host: &str) -> Vec<IpAddr> {
         let text = read(&self.hosts).unwrap_or_default();
         text.lines()
             .filter_map(|line| {
@@ -84,6 +89,36 @@ impl Files {
                 is_named.then_some(ip)
             })
             .collect()
+    }
+}
+
+/// Hosts that were found in the file of hosts, or not, for as long as the file is the same: it may be long, and names are looked up each
+/// second.
+#[derive(Default)]
+pub(crate) struct HostsInFile(Mutex<LookedFor>);
+
+#[derive(Default)]
+struct LookedFor {
+    /// Inode, time of the last change, and length. None: there is no file.
+    file: Option<(u64, (i64, i64), u64)>,
+    hosts: HashMap<String, Vec<IpAddr>>,
+}
+
+impl HostsInFile {
+    /// The addresses of a host that the file names.
+    pub(crate) fn addresses_of(&self, files: &Files, host: &str) -> Vec<IpAddr> {
+        let host = host.trim_end_matches('.').to_ascii_lowercase();
+        // Before it is read: what changes in between is seen the next time.
+        let file = files.hosts.metadata().ok();
+        let file = file.map(|file| (file.ino(), (file.mtime(), file.mtime_nsec()), file.size()));
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.file != file || known.hosts.len() >= MAX_LOOKED_FOR {
+            known.file = file;
+            known.hosts.clear();
+        }
+        let found = known.hosts.entry(host);
+        let found = found.or_insert_with_key(|host| files.addresses_of(host));
+        found.clone()
     }
 }
 
@@ -178,15 +213,22 @@ mod tests {
             hosts,
             ..Files::default()
         };
+        let known = HostsInFile::default();
         let found = |host: &str| {
-            files
-                .addresses_of(host)
+            known
+                .addresses_of(&files, host)
                 .iter()
                 .map(ToString::to_string)
                 .collect::<Vec<_>>()
         };
         assert_eq!(found("db.shop."), ["10.1.0.1", "fd00::1"]);
         assert_eq!(found("db1"), ["10.1.0.1"]);
+        assert!(found("db2").is_empty());
+        // A change is seen, also of what was not there.
+        std::fs::write(&files.hosts, "10.1.0.2 db2\n").unwrap();
+        assert_eq!(found("DB2"), ["10.1.0.2"]);
+        assert!(found("db1").is_empty());
+        std::fs::remove_file(&files.hosts).unwrap();
         assert!(found("db2").is_empty());
     }
 }

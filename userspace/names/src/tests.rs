@@ -5,7 +5,10 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 use policy::{Domain, Endpoint, Name};
 use prometheus::Registry;
 use sandbox::dns::{NameServer, Told};
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 
 use crate::{
     Failure, Files, Follower, NameMetrics, Resolver, State, Wanted, dial_plainly,
@@ -192,17 +195,92 @@ async fn a_service_has_the_addresses_and_ports_of_its_hosts() {
         .tell("n1.shop", Told::Addresses(vec![ip(1)]), 30);
     host.server.tell("n2.shop", Told::Addresses(vec![ip(2)]), 9);
     let domain = Domain::parse("_cql._tcp.shop").unwrap();
-    let found = host.resolver().service(&domain).await.unwrap();
+    let service = async || {
+        let until = Instant::now() + PATIENCE;
+        host.resolver().service(&domain, until).await.unwrap()
+    };
+    let found = service().await;
     assert_eq!(shown(&found), ["10.1.0.1:9042", "10.1.0.2:9142"]);
     assert_eq!(found.ttl, Duration::from_secs(9));
     assert!(found.missing.is_none());
     host.server.tell("n2.shop", Told::Fails, 0);
-    let found = host.resolver().service(&domain).await.unwrap();
-    assert_eq!(found.missing.map(|why| why.label()), Some("server_failed"));
+    let found = service().await;
+    let missing = found.missing.unwrap();
+    assert_eq!(missing.why.label(), "server_failed");
+    let [n1, n2] = ["n1.shop", "n2.shop"].map(Arc::<str>::from);
+    let at = Endpoint::host(ip(2));
+    assert!(missing.may_have(&at, Some(&n2)) && !missing.may_have(&at, Some(&n1)));
     let many = (1..100).map(|port| ("n1.shop".to_owned(), port)).collect();
     host.server.tell("_cql._tcp.shop", Told::Services(many), 30);
-    let found = host.resolver().service(&domain).await.unwrap();
+    let found = service().await;
     assert_eq!((found.endpoints.len(), found.refused), (16, 83));
+    let many = (0..70).map(|n| (format!("h{n}.shop"), 9042)).collect();
+    host.server.tell("_cql._tcp.shop", Told::Services(many), 30);
+    for n in 0..70 {
+        host.server
+            .tell(&format!("h{n}.shop"), Told::Addresses(vec![ip(n)]), 30);
+    }
+    let found = service().await;
+    assert_eq!(
+        (found.endpoints.len(), found.refused, found.too_many),
+        (64, 0, 6)
+    );
+}
+
+#[tokio::test]
+async fn a_host_of_a_service_that_nobody_answers_for_is_not_in_the_way() {
+    let host = Host::new();
+    let mut services: Vec<_> = (0..6).map(|n| (format!("a{n}.shop"), 9042)).collect();
+    for (name, _) in &services {
+        host.server.tell(name, Told::Silence, 0);
+    }
+    services.push(("n1.shop".to_owned(), 9042));
+    host.server
+        .tell("_cql._tcp.shop", Told::Services(services), 30);
+    host.server
+        .tell("n1.shop", Told::Addresses(vec![ip(1)]), 30);
+    let domain = Domain::parse("_cql._tcp.shop").unwrap();
+    // Less than the wait for one server.
+    let until = Instant::now() + Duration::from_millis(700);
+    let found = host.resolver().service(&domain, until).await.unwrap();
+    assert_eq!(shown(&found), ["10.1.0.1:9042"]);
+    assert_eq!(found.missing.unwrap().why.label(), "late");
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_waited_for_once() {
+    let host = Host::new();
+    // Nobody answers there.
+    let away = std::net::UdpSocket::bind(("127.77.0.2", host.server.at().port())).unwrap();
+    host.write(
+        "resolv.conf",
+        "nameserver 127.77.0.2\nnameserver 127.0.0.1\noptions timeout:2 attempts:1\n",
+    );
+    host.server.tell("db.shop", Told::Addresses(vec![ip(1)]), 0);
+    let resolver = host.resolver().at_start();
+    let domain = Domain::parse("db.shop").unwrap();
+    let looked_up = async || {
+        let began = Instant::now();
+        assert_eq!(resolver.host(&domain).await.unwrap().endpoints.len(), 1);
+        began.elapsed()
+    };
+    // At the start for less long than the file says.
+    let second = Duration::from_secs(1);
+    let first = looked_up().await;
+    assert!(first >= second && first < second * 2, "{first:?}");
+    assert!(looked_up().await < second);
+    drop(away);
+}
+
+#[tokio::test]
+async fn a_family_that_fails_is_missing() {
+    let host = Host::new();
+    host.server
+        .tell("db.shop", Told::FailsForV6(vec![ip(1)]), 0);
+    let found = host.host("db.shop").await.unwrap();
+    let missing = found.missing.unwrap();
+    let v6 = Endpoint::host("fd00::1".parse().unwrap());
+    assert!(missing.may_have(&v6, None) && !missing.may_have(&Endpoint::host(ip(1)), None));
 }
 
 #[tokio::test]
@@ -247,7 +325,7 @@ async fn names_are_followed_as_rules_come_and_go() {
     while host.server.asked("a.shop") < asked + 3 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let views = book.borrow().views(tokio::time::Instant::now());
+    let views = book.borrow().views(Instant::now());
     let states: Vec<_> = views
         .iter()
         .map(|view| (view.name.as_str(), view.state, view.addresses.len()))

@@ -65,7 +65,8 @@ async fn the_nodes_are_those_that_a_node_tells_and_a_change_is_known_at_once() {
     node.set_ring(ring(&[at(1)]));
     other.set_ring(ring(&[at(1), at(2), at(3)]));
     let metrics = NameMetrics::register(&Registry::new()).unwrap();
-    let first = wanted(settings(&[node.addr(), other.addr()]));
+    // It is asked first, and tells of the other.
+    let first = wanted(settings(&[node.addr()]));
     let follower = Follower::begin(&first, resolver(), metrics).await;
     let mut book = follower.book();
     assert_eq!(book.borrow().endpoints(&name()), endpoints(&ring(&[at(1)])));
@@ -91,7 +92,7 @@ async fn the_nodes_are_those_that_a_node_tells_and_a_change_is_known_at_once() {
         known = timeout(PATIENCE, book.wait_for(nodes(4))) => drop(known.unwrap().unwrap()),
         () = told => {}
     }
-    // Another contact point goes on.
+    // Another node, which is known of it, goes on.
     drop(node);
     timeout(PATIENCE, book.wait_for(nodes(5)))
         .await
@@ -116,7 +117,7 @@ async fn who_is_not_let_in_learns_why() {
         }
     };
     let (found, why) = once(settings(&[node.addr()])).await;
-    assert!(found.is_empty() && why.unwrap().contains("it wants a log-in"));
+    assert!(found.is_empty() && why.unwrap().contains("it wants a log-in: set `user`"));
     let (found, why) = once(with("wrong\n")).await;
     let why = why.unwrap();
     assert!(found.is_empty() && !why.contains("wrong\n"), "{why}");

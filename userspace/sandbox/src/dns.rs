@@ -35,6 +35,8 @@ pub enum Told {
     Silence,
     /// An answer to another question first, and then these addresses.
     Forged(Vec<IpAddr>),
+    /// Addresses; SERVFAIL for those of IPv6.
+    FailsForV6(Vec<IpAddr>),
 }
 
 #[derive(Debug, Default)]
@@ -187,6 +189,9 @@ fn answers(zone: &Mutex<Zone>, query: &[u8]) -> Vec<Vec<u8>> {
         };
         match told {
             Told::Silence => return Vec::new(),
+            Told::FailsForV6(_) if kind == QTYPE::TYPE(TYPE::AAAA) => {
+                *reply.rcode_mut() = RCODE::ServerFailure;
+            }
             Told::Fails => *reply.rcode_mut() = RCODE::ServerFailure,
             Told::Alias(to) => {
                 let target = Name::new_unchecked(to).into_owned();
@@ -210,7 +215,7 @@ fn answers(zone: &Mutex<Zone>, query: &[u8]) -> Vec<Vec<u8>> {
                 }
             }
             Told::Services(_) => {}
-            Told::Addresses(addresses) | Told::Forged(addresses) => {
+            Told::Addresses(addresses) | Told::Forged(addresses) | Told::FailsForV6(addresses) => {
                 if matches!(told, Told::Forged(_)) {
                     let mut forged = reply.clone();
                     forged.set_id(reply.id().wrapping_add(1));

@@ -163,6 +163,31 @@ fn a_name_that_was_never_resolved_stands_for_no_address() {
 }
 
 #[test]
+fn a_rule_stays_until_the_names_of_the_next_one_are_looked_up() {
+    let host = Host::new();
+    let deny = |to: &str| rule("deny", &format!("to = [\"{to}:9042\"]"));
+    for name in ["db.shop", "silent.shop"] {
+        host.server.tell(name, Told::Silence, 0);
+    }
+    let agent = host.agent(&deny("10.9.0.1"));
+    agent.write_policy(&deny("db.shop")).unwrap();
+    eventually("it is looked up", || host.server.asked("db.shop") > 0);
+    assert!(host.is_denied(1) && !host.is_denied(2));
+    host.server.tell("db.shop", Told::Addresses(vec![ip(2)]), 0);
+    eventually("the next rule is in force", || host.is_denied(2));
+    assert!(!host.is_denied(1));
+    // For three seconds, which is said.
+    agent.write_policy(&deny("silent.shop")).unwrap();
+    eventually("it is looked up", || host.server.asked("silent.shop") > 0);
+    assert!(host.is_denied(2));
+    agent
+        .wait_for_log("new names in rules are not looked up yet")
+        .unwrap();
+    eventually("it is in force", || !host.is_denied(2));
+    assert_eq!(state(&agent, "unknown"), 1.0);
+}
+
+#[test]
 fn a_rule_follows_the_nodes_of_its_cluster() {
     let sandbox = Sandbox::new().unwrap();
     let start = || sandbox.server(|| Node::start(NodeOptions::default()));

@@ -53,6 +53,11 @@ impl Node {
     }
 }
 
+/// The name of the cluster in each row of `system.local`, which has one.
+pub(super) fn cluster_names(rows: &Rows) -> Result<Vec<Option<String>>, NoAnswer> {
+    rows.read(|row| Some(row.by_name("cluster_name").ok().flatten()))
+}
+
 fn ip(row: &Row, column: &str) -> Option<IpAddr> {
     row.by_name(column).ok().flatten()
 }

@@ -16,7 +16,10 @@ use tokio::{
     time::timeout_at,
 };
 
-use super::{ClusterSettings, READ_AGAIN_AFTER, ring::Node};
+use super::{
+    ClusterSettings, READ_AGAIN_AFTER,
+    ring::{self, Node},
+};
 use crate::{
     Failure, Resolver,
     resolver::{LookedUp, MAX_PORTS, is_usable},
@@ -39,11 +42,23 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 pub(super) struct Session {
     client: Client<Box<dyn Stream>>,
     at: SocketAddr,
+    opened: Instant,
+    cluster_name: Option<String>,
 }
 
 impl Session {
     pub(super) fn at(&self) -> SocketAddr {
         self.at
+    }
+
+    /// The time since it was opened.
+    pub(super) fn age(&self) -> Duration {
+        self.opened.elapsed()
+    }
+
+    /// The name that the cluster gave itself when its nodes were read last.
+    pub(super) fn cluster_name(&self) -> Option<&str> {
+        self.cluster_name.as_deref()
     }
 
     /// Connects, logs in, and asks to be told of changes.
@@ -82,7 +97,12 @@ impl Session {
         let mut client = opened.map_err(|why| said(at, &why))?;
         let registered = client.register(&EVENTS, until).await;
         registered.map_err(|why| said(at, &why))?;
-        Ok(Self { client, at })
+        Ok(Self {
+            client,
+            at,
+            opened: Instant::now(),
+            cluster_name: None,
+        })
     }
 
     /// The nodes that this one knows, and itself.
@@ -132,6 +152,8 @@ impl Session {
             .client
             .query("SELECT * FROM system.local", until())
             .await?;
+        let mut names = ring::cluster_names(&local)?;
+        self.cluster_name = names.pop().flatten();
         let mut nodes = Node::of_peers(&local)?;
         for own in &mut nodes {
             // Where it listens on all addresses, or behind another one, it is at least where it was dialled.
@@ -173,7 +195,7 @@ impl Session {
 fn said(at: SocketAddr, why: &NoAnswer) -> Failure {
     match why {
         NoAnswer::LoginWanted => Failure::LoginFailed(format!(
-            "{at}: it wants a log-in: set `username` and `password_file` of the cluster"
+            "{at}: it wants a log-in: set `user` and `password_file` of the cluster"
         )),
         NoAnswer::Refused {
             code: BAD_CREDENTIALS | UNAUTHORIZED,
