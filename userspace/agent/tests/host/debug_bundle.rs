@@ -13,9 +13,10 @@ use serde_json::Value;
 use crate::common::{operator::output, *};
 
 /// The files that need an agent.
-const OF_THE_AGENT: [&str; 11] = [
+const OF_THE_AGENT: [&str; 12] = [
     "metrics.txt",
     "flows.json",
+    "names.json",
     "statements.json",
     "top.json",
     "backends.json",

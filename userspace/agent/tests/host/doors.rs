@@ -380,10 +380,13 @@ fn every_thread_gives_up_what_it_does_not_need() {
     let policy = "[[rule]]\nname = \"r\"\nto = [\":9\"]\naction = \"enrich\"\n";
     with_agent("", policy, |_, agent| {
         let threads = fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
-        let threads: Vec<_> = threads.flatten().collect();
-        assert!(threads.len() > 1, "it has workers");
-        for thread in threads {
-            let status = fs::read_to_string(thread.path().join("status")).unwrap();
+        let mut live = 0;
+        for thread in threads.flatten() {
+            // One that was busy for the start alone may have ended by now.
+            let Ok(status) = fs::read_to_string(thread.path().join("status")) else {
+                continue;
+            };
+            live += 1;
             let value = |key: &str| {
                 let line = status.lines().find_map(|line| line.strip_prefix(key));
                 line.unwrap_or_default().trim().to_owned()
@@ -395,6 +398,7 @@ fn every_thread_gives_up_what_it_does_not_need() {
                 assert_eq!(bits & !KEPT, 0, "{set} {status}");
             }
         }
+        assert!(live > 1, "it has workers");
     });
 }
 

@@ -133,6 +133,11 @@ fn gather(args: &DebugBundleArgs) -> Vec<Part> {
             "flows, with why each is on its path",
         ),
         asked(
+            "names.json",
+            "/names",
+            "names in rules, and the addresses that they stand for",
+        ),
+        asked(
             "statements.json",
             "/statements",
             "statements by rule, table and kind",
