@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use load::{
     latencies::Latencies,
     order::Seed,
-    workload::{Variant, Workload},
+    workload::{Database, Variant, Workload},
 };
 use report::{
     bars,
@@ -33,6 +33,9 @@ use crate::{
     ways::{Cgroups, Ways},
 };
 
+/// The seconds of a turn at least where requests leave on a schedule.
+const LONG_TURN_SECONDS: f64 = 0.5;
+
 /// The number of the first generator whose work is profiled: beyond those of any round.
 const PROFILED: u64 = 1_000;
 
@@ -52,10 +55,15 @@ pub struct How {
 }
 
 impl How {
-    /// The way for an experiment on this database.
-    pub fn under(mut self, database: load::workload::Database) -> Self {
-        if self.decides && database == load::workload::Database::Cassandra {
+    /// The way for this experiment.
+    pub fn under(mut self, variant: &Variant) -> Self {
+        if self.decides && variant.database == Database::Cassandra {
             self.timing.seconds *= sequential::CASSANDRA_FACTOR;
+        }
+        // On a schedule nothing is gained by short turns, and what an agent does ten times a second falls into each turn of a
+        // long one as often.
+        if variant.job.rate.is_some() {
+            self.timing.turn_seconds = self.timing.turn_seconds.max(LONG_TURN_SECONDS);
         }
         self
     }

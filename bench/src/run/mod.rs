@@ -273,7 +273,7 @@ impl Measurement {
     /// Every experiment. One that fails is noted; a signal ends them all.
     fn all(&self, planned: &[Planned], results: &mut Run) -> anyhow::Result<()> {
         let estimate = |planned: &Planned| {
-            let how = self.how.under(planned.variant.database);
+            let how = self.how.under(&planned.variant);
             // With the two directs; a variant that names no path compares all.
             let compared = match planned.variant.paths.len() {
                 0 => self.ways.count(),
@@ -302,7 +302,7 @@ impl Measurement {
                 }
             };
             results.versions.extend(databases.version.clone());
-            let mut how = self.how.under(variant.database);
+            let mut how = self.how.under(variant);
             if is_cold && variant.database == Database::Cassandra {
                 how.warm_up_seconds *= COLD_FACTOR;
                 is_cold = false;
