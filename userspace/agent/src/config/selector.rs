@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use policy::{Action, Rule, did_you_mean};
+use policy::{Action, Rule, Target, did_you_mean};
 use toml::Spanned;
 
 use super::{
@@ -35,7 +35,12 @@ pub fn marking_rule(conditions: &[(&str, &str)], action: Action) -> Result<Rule,
         let text = |list: &mut Vec<Spanned<String>>| list.push(spanned((*value).to_owned()));
         match *key {
             "process" => text(&mut raw.process),
-            "to" => text(&mut raw.to),
+            "to" => {
+                Target::parse_all(value).map_err(|what| {
+                    format!("to: expected {what}, and no name, which would have to be looked up; found {value:?}")
+                })?;
+                text(&mut raw.to);
+            }
             "cgroup" => text(&mut raw.cgroup),
             "user" => text(&mut raw.user),
             "keyspace" => text(&mut raw.keyspace),
@@ -54,9 +59,6 @@ pub fn marking_rule(conditions: &[(&str, &str)], action: Action) -> Result<Rule,
     }
     let rule = parse::rule(raw, &mut HashMap::new(), &mut false);
     let mut rule = rule.map_err(|flaw| flaw.message.replace("rule.", ""))?;
-    if !rule.to.named().is_empty() {
-        return Err("to: expected network and port, and no name: a mark holds at once, and names are looked up".to_owned());
-    }
     rule.is_mark = true;
     if rule.is_session() && action == Action::Deny {
         rule.fail = policy::Fail::Closed;
