@@ -379,26 +379,29 @@ const KEPT: u64 = (1 << 0)
 fn every_thread_gives_up_what_it_does_not_need() {
     let policy = "[[rule]]\nname = \"r\"\nto = [\":9\"]\naction = \"enrich\"\n";
     with_agent("", policy, |_, agent| {
-        let threads = fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
-        let mut live = 0;
-        for thread in threads.flatten() {
-            // One that was busy for the start alone may have ended by now.
-            let Ok(status) = fs::read_to_string(thread.path().join("status")) else {
-                continue;
-            };
-            live += 1;
-            let value = |key: &str| {
-                let line = status.lines().find_map(|line| line.strip_prefix(key));
-                line.unwrap_or_default().trim().to_owned()
-            };
-            assert_eq!(value("NoNewPrivs:"), "1", "{status}");
-            assert_eq!(value("Seccomp:"), "2", "{status}");
-            for set in ["CapEff:", "CapPrm:", "CapBnd:"] {
-                let bits = u64::from_str_radix(&value(set), 16).unwrap();
-                assert_eq!(bits & !KEPT, 0, "{set} {status}");
+        // Its workers are there soon after it is ready.
+        eventually("it has workers", || {
+            let threads = fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
+            let mut live = 0;
+            for thread in threads.flatten() {
+                // One that was busy for the start alone may have ended by now.
+                let Ok(status) = fs::read_to_string(thread.path().join("status")) else {
+                    continue;
+                };
+                live += 1;
+                let value = |key: &str| {
+                    let line = status.lines().find_map(|line| line.strip_prefix(key));
+                    line.unwrap_or_default().trim().to_owned()
+                };
+                assert_eq!(value("NoNewPrivs:"), "1", "{status}");
+                assert_eq!(value("Seccomp:"), "2", "{status}");
+                for set in ["CapEff:", "CapPrm:", "CapBnd:"] {
+                    let bits = u64::from_str_radix(&value(set), 16).unwrap();
+                    assert_eq!(bits & !KEPT, 0, "{set} {status}");
+                }
             }
-        }
-        assert!(live > 1, "it has workers");
+            live > 1
+        });
     });
 }
 
