@@ -88,7 +88,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     /// Asks to be told of events of these types.
     ///
     /// # Errors
-    /// Those of [`ask`](Self::ask), or the database does not tell of such.
+    /// The errors of [`ask`](Self::ask), or the database does not tell of such events.
     pub async fn register(&mut self, events: &[&str], until: Instant) -> Result<(), NoAnswer> {
         let answer = self.ask(&Request::Register(events), until).await?;
         answer.expect(Opcode::Ready).map(drop)

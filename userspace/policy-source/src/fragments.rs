@@ -71,7 +71,7 @@ impl Fragments {
     /// Puts files together.
     ///
     /// # Errors
-    /// They exceed a bound, or a name is none.
+    /// The files exceed a bound, or a name is none.
     pub fn new(revision: i64, mut files: Vec<Fragment>) -> Result<Self, Unusable> {
         if files.len() > MAX_FRAGMENTS {
             return Err(Unusable::TooMany);
@@ -96,7 +96,7 @@ impl Fragments {
     /// Puts policies that are objects together again, as they were kept.
     ///
     /// # Errors
-    /// They exceed a bound, or a name is none.
+    /// The files exceed a bound, or a name is none.
     pub fn of_objects(revision: i64, mut files: Vec<Fragment>) -> Result<Self, Unusable> {
         let bytes: usize = files.iter().map(|file| file.text.len()).sum();
         if files.len() > MAX_OBJECTS || bytes > MAX_OBJECTS_BYTES {

@@ -278,7 +278,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever an address parser takes, or would take but for one character, is no name.
+        /// A text that an address parser takes, or would take but for one character, is no name.
         #[test]
         fn digits_dots_and_slashes_are_never_a_name(text in "[0-9./:]{0,24}") {
             let is_name = matches!(Destination::parse(&text), Ok(Destination::Named(_)));
