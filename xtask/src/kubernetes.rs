@@ -44,6 +44,10 @@ const VALUES: [&[&str]; 3] = [
         "dashboards.enabled=true",
         "podLabels.team=db",
         "podAnnotations.note=n",
+        "extraVolumes[0].name=tls",
+        "extraVolumes[0].secret.secretName=tls",
+        "extraVolumeMounts[0].name=tls",
+        "extraVolumeMounts[0].mountPath=/etc/tls",
     ],
     &[
         "policy.fromCluster=false",

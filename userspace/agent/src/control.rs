@@ -190,15 +190,17 @@ impl Control {
                 Some(asked) = self.heard.asked.recv() => self.answer(asked),
                 () = at(self.marks.next_end()) => self.end_marks(),
                 () = at(self.windows.look_at()) => self.look_at_windows(),
-                () = at(self.waiting.look_at()) => self.look_at_names(),
+                () = at(self.waiting.look_at()) => self.look_at_names().await,
                 _ = meter_looks.tick() => self.look_at_meters().await,
                 _ = trigger_looks.tick(), if !self.triggers.is_empty() => {
                     self.look_at_triggers().await;
                 }
                 _ = remembered_looks.tick() => self.look_at_remembered().await,
                 Ok(()) = self.heard.containers.changed() => self.look_at_containers(),
-                Ok(()) = self.heard.names.changed() => self.look_at_names(),
-                Ok(()) = self.heard.offers.changed() => self.look_at_offer(),
+                Ok(()) = self.heard.names.changed() => self.look_at_names().await,
+                Ok(()) = self.from_fleet.offered(&mut self.heard.offers) => {
+                    self.look_at_offer().await;
+                }
                 _ = cgroup_looks.tick(), if names_either => {
                     self.look_at_cgroups();
                 }
@@ -367,7 +369,12 @@ impl Control {
         }
         self.let_go(&ended);
         self.show_triggers();
-        for warning in config.warnings.iter().filter(|_| is_new) {
+        let old = &self.config.warnings;
+        for warning in config
+            .warnings
+            .iter()
+            .filter(|one| is_new && !old.contains(one))
+        {
             tracing::warn!("{warning}");
         }
         if is_new && needs_restart(&self.config, &config) {
@@ -384,6 +391,7 @@ impl Control {
         self.config.log_level = config.log_level;
         self.config.health = config.health;
         self.config.metrics_push = config.metrics_push;
+        self.config.warnings = config.warnings;
         self.config.clusters = config.clusters;
         self.config.policy = config.policy;
         self.follow_names();

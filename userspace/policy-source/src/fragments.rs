@@ -20,6 +20,27 @@ pub const MAX_OBJECTS: usize = 512;
 /// Bytes of all of them together, as files.
 pub const MAX_OBJECTS_BYTES: usize = 4 << 20;
 
+/// Bytes of one of them: of its specification in JSON, and as a file.
+pub const MAX_OBJECT_BYTES: usize = 128 << 10;
+
+/// Policies of one namespace.
+pub const MAX_NAMESPACE_OBJECTS: usize = 32;
+
+/// Rules of all policies of one namespace.
+pub const MAX_NAMESPACE_RULES: usize = 128;
+
+/// Bytes of all policies of one namespace, as files.
+pub const MAX_NAMESPACE_BYTES: usize = 256 << 10;
+
+/// Names in `to` of all policies of one namespace.
+pub const MAX_NAMESPACE_NAMES: usize = 16;
+
+/// Rules of all namespaces: half of a policy's.
+pub const MAX_NAMESPACES_RULES: usize = 512;
+
+/// Names in `to` of all namespaces: half of a policy's.
+pub const MAX_NAMESPACES_NAMES: usize = 64;
+
 /// Bytes of a file's name.
 pub const MAX_NAME_BYTES: usize = 63;
 
@@ -46,6 +67,9 @@ pub struct Fragments {
     /// by one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unusable: BTreeMap<String, String>,
+    /// Whether there are objects that were not read, for want of room. One that is not here may be there all the same.
+    #[serde(default, skip)]
+    pub is_cut: bool,
 }
 
 /// Why what is in etcd is no policy.
@@ -57,6 +81,9 @@ pub enum Unusable {
     /// The files are too long.
     #[error("the files have more than {MAX_FRAGMENT_BYTES} bytes together")]
     TooLong,
+    /// There are too many objects, or they are too long.
+    #[error("all policies are at most {MAX_OBJECTS}, of {MAX_OBJECTS_BYTES} bytes together")]
+    TooManyObjects,
     /// A name is none.
     #[error(
         "{0:?} is no name of a file: expected 1 to {MAX_NAME_BYTES} letters, digits, `-`, `_`, `.`, with `.toml` at its end"
@@ -90,6 +117,7 @@ impl Fragments {
             revision,
             files,
             unusable: BTreeMap::new(),
+            is_cut: false,
         })
     }
 
@@ -98,9 +126,8 @@ impl Fragments {
     /// # Errors
     /// The files exceed a bound, or a name is none.
     pub fn of_objects(revision: i64, mut files: Vec<Fragment>) -> Result<Self, Unusable> {
-        let bytes: usize = files.iter().map(|file| file.text.len()).sum();
-        if files.len() > MAX_OBJECTS || bytes > MAX_OBJECTS_BYTES {
-            return Err(Unusable::TooLong);
+        if !are_kept(&files) {
+            return Err(Unusable::TooManyObjects);
         }
         if let Some(bad) = files.iter().find(|file| !file.name.contains('/')) {
             return Err(Unusable::Name(bad.name.clone()));
@@ -110,6 +137,7 @@ impl Fragments {
             revision,
             files,
             unusable: BTreeMap::new(),
+            is_cut: false,
         })
     }
 
@@ -156,6 +184,12 @@ impl Fragments {
         let file = self.files.iter().find(|file| file.name == name);
         file.map(|file| file.text.as_str())
     }
+}
+
+/// Whether so many objects can be kept, and read again.
+fn are_kept(files: &[Fragment]) -> bool {
+    let bytes: usize = files.iter().map(|file| file.text.len()).sum();
+    files.len() <= MAX_OBJECTS && bytes <= MAX_OBJECTS_BYTES
 }
 
 fn is_name(name: &str) -> bool {

@@ -27,13 +27,14 @@ pub use failure::Failure;
 pub use fleet::{Fleet, KEPT_VERSIONS, Version};
 pub use follow::{Follower, News};
 pub use fragments::{
-    Fragment, Fragments, MAX_FRAGMENT_BYTES, MAX_FRAGMENTS, MAX_NAME_BYTES, MAX_OBJECTS,
-    MAX_OBJECTS_BYTES, Unusable,
+    Fragment, Fragments, MAX_FRAGMENT_BYTES, MAX_FRAGMENTS, MAX_NAME_BYTES, MAX_NAMESPACE_BYTES,
+    MAX_NAMESPACE_NAMES, MAX_NAMESPACE_OBJECTS, MAX_NAMESPACE_RULES, MAX_NAMESPACES_NAMES,
+    MAX_NAMESPACES_RULES, MAX_OBJECT_BYTES, MAX_OBJECTS, MAX_OBJECTS_BYTES, Unusable,
 };
 pub use keys::MAX_PREFIX_BYTES;
 pub use kubernetes::{
     API_SERVER, GROUP, Kind, KubernetesFollower, KubernetesSettings, MAX_LINE_BYTES, MAX_PODS,
-    OwnPod, PodFacts, Pods, PolicyObject, SERVICE_ACCOUNT, Text, VERSION, in_cluster,
+    OwnPod, PodFacts, Pods, PolicyFile, PolicyObject, SERVICE_ACCOUNT, Text, VERSION, in_cluster,
 };
 pub use pace::Pace;
 pub use session::{Dial, MAX_MESSAGE_BYTES, dial_plainly};

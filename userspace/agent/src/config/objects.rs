@@ -4,11 +4,14 @@
 //! holds for pods of its own namespace only, because the condition is added here, and has none but [`TENANT_KEYS`] and
 //! [`TENANT_STEPS`]: nothing that opens a file of the node or a connection, or that holds for others.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeSet, fmt::Write as _};
 
-use policy_source::{Kind, PolicyObject};
+use policy::Destination;
+use policy_source::{Kind, PolicyFile, PolicyObject};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
+
+use super::sources::{CLOSES, OPENS};
 
 /// Rules of one object.
 pub(super) const MAX_OBJECT_RULES: usize = 64;
@@ -17,7 +20,7 @@ pub(super) const MAX_OBJECT_RULES: usize = 64;
 const MAX_RULE_NAME_BYTES: usize = 63;
 
 /// Hexadecimal digits in the place of what is cut off from a name.
-const DIGITS: usize = 8;
+const DIGITS: usize = 16;
 
 /// Keys of a rule of an `UnderpassPolicy`.
 pub(super) const TENANT_KEYS: [&str; 30] = [
@@ -67,14 +70,14 @@ pub(super) const TENANT_STEPS: [&str; 10] = [
     "tracing",
 ];
 
-/// Keys that none of these steps may have there: files of the node.
-pub(super) const NOT_TENANTS: [&str; 3] = ["file", "max_bytes", "keep"];
+/// Keys that none of these steps may have there: files of the node, and what is sent to the collector of all.
+pub(super) const NOT_TENANTS: [&str; 4] = ["file", "max_bytes", "keep", "otlp"];
 
 /// Writes a policy as a file.
 ///
 /// # Errors
 /// Says what is wrong with it. What a rule means is not looked at.
-pub fn text_of(object: &PolicyObject<'_>) -> Result<String, String> {
+pub fn file_of(object: &PolicyObject<'_>) -> Result<PolicyFile, String> {
     let rules = object.spec.get("rules").and_then(Value::as_array);
     let rules = rules.ok_or("spec.rules: expected a list of rules; found none")?;
     if rules.len() > MAX_OBJECT_RULES {
@@ -83,20 +86,34 @@ pub fn text_of(object: &PolicyObject<'_>) -> Result<String, String> {
             rules.len()
         ));
     }
-    let mut text = "rule = [".to_owned();
+    let mut text = OPENS.to_owned();
+    let mut names = BTreeSet::new();
     for (n, rule) in rules.iter().enumerate() {
         let at = |why: String| format!("spec.rules[{n}]{why}");
         let rule = rule
             .as_object()
             .ok_or_else(|| at(": expected a rule".into()))?;
+        names.extend(names_of(rule));
         let rule = settled(object, rule.clone()).map_err(at)?;
-        let rule = toml_of(&Value::Object(rule));
-        let rule = rule.ok_or_else(|| at(": a number is too large".into()))?;
-        // A line's end in a text would be one in the file.
-        let rule = rule.to_string().replace(['\n', '\r'], " ");
+        let rule = toml_of(&Value::Object(rule)).map_err(at)?.to_string();
+        // A line is a rule.
+        if rule.contains(['\n', '\r']) {
+            return Err(at(": a text has more than one line".into()));
+        }
         let _ = writeln!(text, "{rule},");
     }
-    Ok(text + "]\n")
+    Ok(PolicyFile {
+        text: text + CLOSES,
+        rules: rules.len(),
+        names: names.len(),
+    })
+}
+
+/// The names among a rule's destinations.
+fn names_of(rule: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    let to = rule.get("to").and_then(Value::as_array);
+    let to = to.into_iter().flatten().filter_map(Value::as_str);
+    to.filter(|to| matches!(Destination::parse(to), Ok(Destination::Named(_))))
 }
 
 /// A rule with the name that it has among all of the cluster, for the pods that it may be for.
@@ -156,25 +173,29 @@ fn may_have(rule: &Map<String, Value>) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a value in TOML. What is null is left out. None: a number does not fit.
-fn toml_of(value: &Value) -> Option<toml::Value> {
-    Some(match value {
-        Value::Null => return None,
+/// Writes a value in TOML. A key whose value is null is left out.
+///
+/// # Errors
+/// Says what TOML does not have.
+fn toml_of(value: &Value) -> Result<toml::Value, String> {
+    Ok(match value {
+        Value::Null => return Err(": a list has null in it".to_owned()),
         Value::Bool(value) => (*value).into(),
-        Value::Number(number) => match number.as_i64() {
-            Some(number) => number.into(),
-            None => number.as_f64().filter(|_| !number.is_u64())?.into(),
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(number), _) => number.into(),
+            (None, Some(float)) if !number.is_u64() => float.into(),
+            _ => return Err(": a number is too large".to_owned()),
         },
         Value::String(text) => text.as_str().into(),
         Value::Array(items) => items
             .iter()
             .map(toml_of)
-            .collect::<Option<Vec<_>>>()?
+            .collect::<Result<Vec<_>, _>>()?
             .into(),
         Value::Object(table) => {
             let table = table.iter().filter(|(_, value)| !value.is_null());
-            let table = table.map(|(key, value)| Some((key.clone(), toml_of(value)?)));
-            toml::Value::Table(table.collect::<Option<_>>()?)
+            let table = table.map(|(key, value)| Ok((key.clone(), toml_of(value)?)));
+            toml::Value::Table(table.collect::<Result<_, String>>()?)
         }
     })
 }
@@ -192,12 +213,13 @@ mod tests {
             true => Kind::Cluster,
             false => Kind::Namespaced,
         };
-        text_of(&PolicyObject {
+        let file = file_of(&PolicyObject {
             kind,
             namespace,
             name,
             spec,
-        })
+        })?;
+        Ok(file.text)
     }
 
     fn config(files: &[(&str, String)]) -> Result<Config, String> {
@@ -220,7 +242,7 @@ mod tests {
     fn rules_are_those_of_a_file_and_a_place_is_the_rules_number() {
         let spec = json!({"rules": [
             {"name": "a", "to": [":9042"], "action": "enrich", "fail": "open", "sample": 0.5, "mode": null,
-             "when": {"days": "mon-fri", "tz": "UTC"}, "labels": {"app": "web\n\"x\""},
+             "when": {"days": "mon-fri", "tz": "UTC"}, "labels": {"app": "web\"x\""},
              "pipeline": [{"transform": "guard", "refuse": ["ddl"]}, {"transform": "stats"}]},
             {"name": "b", "to": [":9042"], "action": "bypass"},
         ]});
@@ -275,6 +297,10 @@ mod tests {
                 "pipeline",
                 json!([{"transform": "slowlog", "over": "1s", "file": "/etc/passwd"}]),
             ),
+            (
+                "pipeline",
+                json!([{"transform": "slowlog", "over": "1s", "otlp": true}]),
+            ),
             ("pipeline", json!([{"over": "1s"}])),
         ] {
             let refused = text("shop", "web", &rule(key, value.clone()));
@@ -295,6 +321,14 @@ mod tests {
                 "spec.rules[0]: a number",
             ),
             (
+                json!({"rules": [{"name": "a", "to": [":1", null]}]}),
+                "spec.rules[0]: a list has null",
+            ),
+            (
+                json!({"rules": [{"name": "a", "labels": {"app": "a\nb"}}]}),
+                "spec.rules[0]: a text has more than one line",
+            ),
+            (
                 json!({"rules": vec![json!({"name": "a"}); 65]}),
                 "at most 64",
             ),
@@ -302,6 +336,22 @@ mod tests {
             let refused = text("", "web", &spec).unwrap_err();
             assert!(refused.contains(said), "{refused}");
         }
+    }
+
+    #[test]
+    fn names_and_rules_are_counted() {
+        let spec = json!({"rules": [
+            {"name": "a", "to": ["db.shop:9042", ":9042", "10.0.0.1:9042", "[::1]:9042"]},
+            {"name": "b", "to": ["db.shop:9042", "cluster:main", "_cql._tcp.shop"]},
+        ]});
+        let file = file_of(&PolicyObject {
+            kind: Kind::Namespaced,
+            namespace: "shop",
+            name: "web",
+            spec: &spec,
+        });
+        let file = file.unwrap();
+        assert_eq!((file.rules, file.names), (2, 3));
     }
 
     #[test]

@@ -32,6 +32,10 @@ const MAX_BYTES: u64 = 16 << 20;
 const OF_ETCD: &str = "etcd:rules/";
 const OF_KUBERNETES: &str = "kubernetes:";
 
+/// The beginning and the end of a policy that was an object: what is between is a list of rules, which that of the next one continues.
+pub(super) const OPENS: &str = "rule = [";
+pub(super) const CLOSES: &str = "]\n";
+
 type Parse = fn(&str) -> Result<RawFurther, Flaw>;
 
 /// The texts of a policy with their files: the main one, and then the further ones.
@@ -132,18 +136,48 @@ impl Sources {
                 .further
                 .iter()
                 .map(|source| (source, raw::parse_further as Parse));
+            let joined = self.joined(before + self.further.iter().map(Source::span).sum::<usize>());
             let fleets = self
                 .fleets
                 .iter()
+                .filter(|_| joined.is_none())
                 .map(|source| (source, raw::parse_fleets as Parse));
             for (source, parse) in further.chain(fleets) {
                 let text = " ".repeat(before) + &source.text;
                 whole.extend(parse(&text)?);
                 before += source.span();
             }
+            if let Some(text) = joined {
+                whole.extend(raw::parse_fleets(&text)?);
+            }
             Ok(whole)
         };
         parse().map_err(|flaw: Flaw| self.error(flaw))
+    }
+
+    /// Joins the policies that were objects: one text, with each in its place. Each of them alone, behind so many blanks, would be as much to
+    /// read as all of them. None: they are files, or there are none.
+    fn joined(&self, before: usize) -> Option<String> {
+        let inner = |source: &'_ Source| -> Option<Range<usize>> {
+            let rules = source.text.strip_prefix(OPENS)?.strip_suffix(CLOSES)?;
+            Some(OPENS.len()..OPENS.len() + rules.len())
+        };
+        let inners: Option<Vec<_>> = self.fleets.iter().map(inner).collect();
+        let inners = inners.filter(|inners| !inners.is_empty())?;
+        let mut text = " ".repeat(before);
+        for (n, (source, inner)) in self.fleets.iter().zip(inners).enumerate() {
+            match n {
+                0 => text.push_str(OPENS),
+                _ => text.push_str(&" ".repeat(OPENS.len())),
+            }
+            text.push_str(source.text.get(inner).unwrap_or_default());
+            // As long as an end, and what is between two texts.
+            text.push_str(match n + 1 == self.fleets.len() {
+                true => CLOSES,
+                false => "  \n",
+            });
+        }
+        Some(text)
     }
 
     /// Names the place of a flaw, and the other place that it speaks of.
@@ -306,5 +340,57 @@ mod tests {
         files.push(("conf.d/0.toml", ""));
         let said = load(&files).unwrap_err();
         assert!(said.contains("257 files; 256 may be there"), "{said}");
+    }
+
+    #[test]
+    fn policies_that_were_objects_are_read_as_one_and_keep_their_places() {
+        let object = |name: &str, rules: &[&str]| {
+            let rules = rules.iter().map(|rule| {
+                format!("{{ name = \"{rule}\", to = [\":1\"], action = \"bypass\" }},\n")
+            });
+            policy_source::Fragment {
+                name: format!("p/{name}"),
+                text: format!("{OPENS}{}{CLOSES}", rules.collect::<String>()),
+            }
+        };
+        let config = |files: Vec<policy_source::Fragment>| {
+            let fragments = Fragments {
+                files,
+                ..Fragments::default()
+            };
+            let mut own = Sources::of("/own.toml".as_ref(), &rule("own"));
+            own.further.push(Source {
+                path: "/conf.d/1.toml".into(),
+                text: rule("further"),
+            });
+            Config::of(&own.with(&fragments)).map_err(|error| error.to_string())
+        };
+        let good = vec![
+            object("a", &["a1", "a2"]),
+            object("b", &[]),
+            object("c", &["c1"]),
+        ];
+        let rules = config(good.clone()).unwrap().policy.rules;
+        let names: Vec<_> = rules.iter().map(|rule| rule.name.to_string()).collect();
+        assert_eq!(names, ["own", "further", "a1", "a2", "c1"]);
+        for (bad, said) in [
+            (object("c", &["c1", "c 2"]), "kubernetes:p/c:2:"),
+            (object("b", &["b1", "c1"]), "kubernetes:p/c:1:"),
+            (object("a", &["own"]), "kubernetes:p/a:1:"),
+        ] {
+            let mut files = good.clone();
+            for file in &mut files {
+                if file.name == bad.name {
+                    file.clone_from(&bad);
+                }
+            }
+            let refused = config(files).unwrap_err();
+            assert!(refused.starts_with(said), "{refused}");
+        }
+        // One that is no list is read by itself.
+        let mut files = good;
+        files[0].text = rule("x");
+        let rules = config(files).unwrap().policy.rules;
+        assert_eq!(rules.len(), 4);
     }
 }

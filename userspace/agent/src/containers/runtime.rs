@@ -176,7 +176,11 @@ impl Runtime {
     fn learn(&mut self, running: Running, cgroup: PathBuf, pid: u32) {
         let fits = |text: &str| text.len() <= MAX_CONTAINER_TEXT_BYTES;
         let names = running.names.into_iter().filter(|name| fits(name));
-        let pod = Pod::of_labels(&running.labels);
+        // Of Docker's containers whoever runs one, or builds its image, sets all labels.
+        let pod = match self.socket.speaks {
+            Speaks::Cri => Pod::of_labels(&running.labels),
+            Speaks::Docker => None,
+        };
         let labels = running.labels.into_iter();
         let container = Container {
             names: names.take(MAX_LABELS).collect(),

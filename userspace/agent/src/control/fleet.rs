@@ -1,30 +1,64 @@
 //! The fleet's policy: put into force as a change of the file is, whole or not at all.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use anyhow::anyhow;
 use policy_source::{Fragment, Fragments, Verdict};
+use tokio::{
+    sync::watch,
+    task,
+    time::{self, Instant},
+};
 
 use super::Control;
-use crate::config::{Sources, Store};
+use crate::{
+    config::{Sources, Store},
+    fleet::{Halves, Refusal, Refusals, choose},
+};
+
+/// The time between two looks at policies that are objects, at least: whoever may write one does not hold the agent up.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// And how many times as long as the last look took.
+const SHARE: u32 = 4;
+
+/// Tries to put objects into force that were checked, and that the kernel refuses all the same.
+const MAX_INSTALLS: usize = 64;
 
 /// The fleet's part of what is in force.
-#[derive(Default)]
 pub(super) struct FromFleet {
     /// The files in force.
     pub(super) good: Arc<Fragments>,
-    /// Files that were refused. They may be right after the next change of the host's own files.
-    refused: Option<Arc<Fragments>>,
+    /// When what is offered is looked at, at the earliest.
+    next_look: Instant,
+    /// Set when files were refused. They may be right after the next change of the host's own files.
+    has_refused: bool,
     /// Policies that are refused one by one, with the reasons that were logged.
     told: BTreeMap<String, String>,
+    /// Refused policies, with what they were; and the host's own files, beside which they were refused.
+    refusals: Refusals,
+    own: Sources,
 }
 
 impl FromFleet {
     pub(super) fn of(good: Arc<Fragments>) -> Self {
         Self {
             good,
-            refused: None,
+            next_look: Instant::now(),
+            has_refused: false,
             told: BTreeMap::new(),
+            refusals: Refusals::new(),
+            own: Sources::default(),
         }
+    }
+
+    /// Waits until something is offered that is to be looked at.
+    pub(super) async fn offered(
+        &self,
+        offers: &mut watch::Receiver<Option<Arc<Fragments>>>,
+    ) -> Result<(), watch::error::RecvError> {
+        time::sleep_until(self.next_look).await;
+        offers.changed().await
     }
 }
 
@@ -45,86 +79,66 @@ impl Tried {
     }
 }
 
-/// Files with others in the place of those with the same names, and beside them.
-fn with(kept: &Fragments, others: &[Fragment]) -> Fragments {
-    let is_other = |name: &str| others.iter().any(|other| other.name == name);
-    let mut files: Vec<Fragment> = kept
-        .files
-        .iter()
-        .filter(|file| !is_other(&file.name))
-        .cloned()
-        .collect();
-    files.extend_from_slice(others);
-    files.sort_by(|one, other| one.name.cmp(&other.name));
-    Fragments {
-        files,
-        ..kept.clone()
-    }
-}
-
 impl Control {
     /// Puts the policy that was offered last into force, if it is another than the one that is.
-    pub(super) fn look_at_fleet(&mut self) {
+    pub(super) async fn look_at_fleet(&mut self) {
+        let began = Instant::now();
         let offered = self.heard.offers.borrow_and_update().clone();
         if let Some(offered) = offered {
-            self.offer(offered);
+            self.offer(offered).await;
+        }
+        if self.has_objects() {
+            let now = Instant::now();
+            self.from_fleet.next_look = now + PAUSE.max(SHARE * (now - began));
         }
     }
 
-    /// Looks again at files that were refused, after a change of the host's own.
+    /// Has files looked at again that were refused, after a change of the host's own.
     pub(super) fn offer_again(&mut self) {
-        if let Some(refused) = self.from_fleet.refused.take() {
-            self.offer(refused);
+        if self.from_fleet.has_refused {
+            self.from_fleet.refusals.clear();
+            self.heard.offers.mark_changed();
         }
     }
 
-    fn offer(&mut self, offered: Arc<Fragments>) {
+    /// Whether policies are objects, each of which is put into force or refused by itself.
+    fn has_objects(&self) -> bool {
+        let store = self.config.source.as_ref().map(|source| &source.store);
+        matches!(store, Some(Store::Kubernetes(_)))
+    }
+
+    async fn offer(&mut self, offered: Arc<Fragments>) {
         let digest = offered.digest();
-        let is_new = offered.files != self.from_fleet.good.files;
-        let tried = match (
-            self.config.source.as_ref().map(|source| &source.store),
-            is_new,
-        ) {
-            (Some(Store::Kubernetes(_)), _) => self.try_objects(&offered),
-            (_, false) => Ok(Tried::whole(offered.clone())),
-            (_, true) => self
+        let before = self.from_fleet.good.clone();
+        let tried = match self.has_objects() {
+            true => self.try_objects(&offered).await,
+            false if offered.files == before.files => Ok(Tried::whole(offered.clone())),
+            false => self
                 .try_fleet(&offered)
                 .map(|()| Tried::whole(offered.clone())),
         };
         let (error, refused, kept) = match tried {
             Ok(tried) => {
-                for (name, why) in &tried.refused {
-                    // Others' changes are no reason to say it again.
-                    if self.from_fleet.told.get(name) != Some(why) {
-                        tracing::error!(
-                            "the policy {name} is refused, and the one before stays: {why}"
+                match tried.good.files == before.files {
+                    true => self.heard.fleet_metrics.in_force(offered.revision),
+                    false => {
+                        self.heard.fleet_metrics.applied(offered.revision);
+                        tracing::info!(
+                            revision = offered.revision,
+                            digest = tried.good.digest(),
+                            "the fleet's policy is in force"
                         );
                     }
                 }
-                match is_new {
-                    true => self.heard.fleet_metrics.applied(offered.revision),
-                    false => self.heard.fleet_metrics.in_force(offered.revision),
-                }
-                if !tried.refused.is_empty() {
-                    self.heard.fleet_metrics.refused();
-                }
-                if tried.good.files != self.from_fleet.good.files {
-                    tracing::info!(
-                        revision = offered.revision,
-                        digest = tried.good.digest(),
-                        "the fleet's policy is in force"
-                    );
-                }
-                self.from_fleet = FromFleet {
-                    good: tried.good.clone(),
-                    refused: (!tried.refused.is_empty()).then(|| offered.clone()),
-                    told: tried.refused.clone(),
-                };
+                self.tell_refused(&tried.refused);
+                self.from_fleet.good = tried.good.clone();
+                self.from_fleet.has_refused = !tried.refused.is_empty();
+                self.from_fleet.told.clone_from(&tried.refused);
                 (None, tried.refused, Some(tried.good))
             }
             Err(error) => {
                 self.heard.fleet_metrics.refused();
-                self.from_fleet.refused = Some(offered.clone());
+                self.from_fleet.has_refused = true;
                 tracing::error!(
                     revision = offered.revision,
                     digest,
@@ -143,72 +157,101 @@ impl Control {
         }));
     }
 
-    /// Tries policies that are objects: each is put into force or refused by itself, and of a refused one that stays which was in force. One
-    /// team's mistake is no other's. Those of the cluster, whose names come first, are tried first.
-    fn try_objects(&mut self, offered: &Fragments) -> anyhow::Result<Tried> {
-        let good = self.from_fleet.good.clone();
-        let stays = |name: &str| {
-            offered.unusable.contains_key(name)
-                || offered.files.iter().any(|file| file.name == name)
-        };
-        let of = |files: Vec<Fragment>| Fragments {
-            revision: offered.revision,
-            files,
-            unusable: BTreeMap::new(),
-        };
-        let kept: Vec<Fragment> = good
-            .files
-            .iter()
-            .filter(|file| stays(&file.name))
-            .cloned()
-            .collect();
-        let is_same = |file: &&Fragment| kept.iter().any(|one| one == *file);
-        let changes: Vec<Fragment> = offered
-            .files
-            .iter()
-            .filter(|file| !is_same(file))
-            .cloned()
-            .collect();
-        let mut refused = offered.unusable.clone();
-        let mut kept = of(kept);
-        let mut is_put = kept.files == good.files;
-        let mut waiting = vec![changes];
-        while let Some(mut batch) = waiting.pop() {
-            let whole = with(&kept, &batch);
-            if whole.files == kept.files {
-                continue;
-            }
-            match self.try_fleet(&whole) {
-                Ok(()) => {
-                    kept = whole;
-                    is_put = true;
-                }
-                Err(error) if batch.len() == 1 => {
-                    refused.extend(batch.pop().map(|file| (file.name, format!("{error:#}"))));
-                }
-                Err(_) => {
-                    let behind = batch.split_off(batch.len() / 2);
-                    // The first half comes first.
-                    waiting.extend([behind, batch]);
-                }
-            }
+    /// Says which policies are refused. Others' changes are no reason to say it again.
+    fn tell_refused(&self, refused: &BTreeMap<String, String>) {
+        if refused.is_empty() {
+            return;
         }
-        if !is_put {
-            // Nothing but what is gone has changed.
-            self.try_fleet(&kept)?;
+        self.heard.fleet_metrics.still_refused();
+        let told = &self.from_fleet.told;
+        let mut news = refused
+            .iter()
+            .filter(|(name, why)| told.get(*name) != Some(why))
+            .peekable();
+        if news.peek().is_some() {
+            self.heard.fleet_metrics.refused();
+        }
+        for (name, why) in news {
+            tracing::error!("the policy {name} is refused, and the one before stays: {why}");
+        }
+    }
+
+    /// Tries policies that are objects. They are chosen on another thread, without a change of what is in force, and those that fit are
+    /// put into force at once: a rule that goes from one object to another is always in one of them.
+    async fn try_objects(&mut self, offered: &Arc<Fragments>) -> anyhow::Result<Tried> {
+        let own = Sources::read(&self.file)?;
+        if own != self.from_fleet.own {
+            self.from_fleet.refusals.clear();
+            self.from_fleet.own = own.clone();
+        }
+        let before = self.from_fleet.good.clone();
+        let choosing = {
+            let (config, own, before) = (self.config.clone(), own.clone(), before.clone());
+            let (offered, known) = (offered.clone(), self.from_fleet.refusals.clone());
+            move || {
+                choose(&before, &offered, &known, &|whole| {
+                    let checked = config.again(&own.clone().with(whole));
+                    checked.map(drop).map_err(|why| why.to_string())
+                })
+            }
+        };
+        let choice = task::spawn_blocking(choosing).await?;
+        let choice = choice.map_err(|why| anyhow!(why))?;
+        if choice.is_open() {
+            self.heard.offers.mark_changed();
+        }
+        let mut refused = offered.unusable.clone();
+        refused.extend(choice.refused());
+        self.from_fleet.refusals = choice.refusals;
+        let mut good = choice.good;
+        if good.files != before.files
+            && let Err(error) = self.try_beside(&own, &good)
+        {
+            // Checked, and refused by the kernel or by what a rule opens: that is found one by one.
+            let changes = good
+                .files
+                .iter()
+                .filter(|file| !choice.kept.files.contains(file));
+            let changes: Vec<Fragment> = changes.cloned().collect();
+            let mut halves = Halves::new(choice.kept, MAX_INSTALLS);
+            let mut is_put = false;
+            halves.try_all(vec![changes], &mut |whole| {
+                let tried = self.try_beside(&own, whole);
+                tried
+                    .map(|()| is_put = true)
+                    .map_err(|why| format!("{why:#}"))
+            });
+            if !is_put && halves.good.files != before.files {
+                // Nothing but what is gone has changed.
+                self.try_beside(&own, &halves.good)?;
+            }
+            for name in halves.left {
+                refused.insert(name, format!("it is not tried by itself: {error:#}"));
+            }
+            good = halves.good;
+            for (file, why) in halves.refused {
+                refused.insert(file.name.clone(), why.clone());
+                let refusal = Refusal::beside(file.text, why, good.digest());
+                self.from_fleet.refusals.insert(file.name, refusal);
+            }
         }
         Ok(Tried {
-            good: Arc::new(kept),
+            good: Arc::new(good),
             refused,
         })
     }
 
-    /// Tries files of the fleet beside those of the host. **Invariant**: refused, they leave no trace, also not in what the host's own
-    /// files are compared with.
     fn try_fleet(&mut self, offered: &Fragments) -> anyhow::Result<()> {
         let own = Sources::read(&self.file)?;
+        self.try_beside(&own, offered)
+    }
+
+    /// Tries files of the fleet beside those of the host. **Invariant**: refused, they leave no trace, also not in what the host's own
+    /// files are compared with.
+    fn try_beside(&mut self, own: &Sources, offered: &Fragments) -> anyhow::Result<()> {
         let (sources, unreadable) = (self.sources.clone(), self.unreadable);
-        self.try_sources(own.with(offered)).inspect_err(|_| {
+        let tried = self.try_sources(own.clone().with(offered));
+        tried.inspect_err(|_| {
             self.sources = sources;
             self.unreadable = unreadable;
         })

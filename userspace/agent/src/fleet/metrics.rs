@@ -140,6 +140,11 @@ impl FleetMetrics {
     /// Notes that a policy is refused.
     pub fn refused(&self) {
         self.changes.with_label_values(&["refused"]).inc();
+        self.still_refused();
+    }
+
+    /// Notes that a policy is refused that was so before.
+    pub fn still_refused(&self) {
         self.is_refused.set(1);
     }
 

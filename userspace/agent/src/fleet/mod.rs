@@ -2,12 +2,14 @@
 //! ([`crate::control`]).
 //!
 //! - `cache`: the last good policy on disk, for when the store is away at the start.
+//! - `objects`: which policies of Kubernetes go into force.
 //! - `metrics`: how old what is known is, and what became of it.
 //!
 //! **Invariant**: nothing of a flow waits for the store, and what is in force changes only by a policy that was checked whole.
 
 mod cache;
 mod metrics;
+mod objects;
 
 use std::{pin::Pin, sync::Arc, thread};
 
@@ -15,8 +17,12 @@ use dataplane::backends::Probe;
 use policy_source::{Dial, Follower, Fragments, KubernetesFollower, News, Pace, Pods, Verdict};
 use tokio::{runtime, sync::watch};
 
-pub use self::{cache::read as cached, metrics::FleetMetrics};
-use crate::config::{Host, PolicySource, Store, text_of_object};
+pub use self::{
+    cache::read as cached,
+    metrics::FleetMetrics,
+    objects::{Halves, Refusal, Refusals, choose},
+};
+use crate::config::{Host, PolicySource, Store, file_of_object};
 
 /// Threads that look names up: they block, and one is enough.
 const LOOK_UPS: usize = 1;
@@ -84,8 +90,9 @@ pub fn start(
                 settings: Arc::new(settings.clone()),
                 agent,
                 pace: Pace::default(),
+                since: since(source),
                 dial,
-                text: Box::new(text_of_object),
+                text: Box::new(file_of_object),
                 offers,
                 verdicts,
                 pods: channels.pods.clone(),
@@ -106,6 +113,12 @@ pub fn start(
     };
     thread::Builder::new().name("fleet".into()).spawn(follow)?;
     Ok(())
+}
+
+/// The version of what was in force last.
+fn since(source: &PolicySource) -> i64 {
+    let cached = cached(source).ok().flatten();
+    cached.map_or(0, |cached| cached.revision)
 }
 
 fn tell(store: &str, metrics: &FleetMetrics, news: &News<'_>) {

@@ -307,6 +307,16 @@ fn policies_are_objects_of_kubernetes() {
             && why.contains("rule.to: expected")
     });
     assert_eq!(metric("underpass_policy_source_refused"), 1.0);
+    // So is one that is nested deeper than an agent reads.
+    let deep = "[".repeat(150) + &"]".repeat(150);
+    let deep = format!(r#"{{"name": "all", "action": "bypass", "hosts": {{"name": {deep}}}}}"#);
+    cluster.applies(&tenants("shop/deep", &deep));
+    eventually("it is refused", || {
+        let state = state(&cluster);
+        let why = &state["refused"]["underpasspolicies/shop/deep"]["message"];
+        why.as_str()
+            .is_some_and(|why| why.contains("recursion limit"))
+    });
     cluster.applies(&tenants("bank/ledger", deny));
     eventually("the other holds", || denied() == (true, true));
     eventually("the node says so", || {

@@ -1,16 +1,22 @@
 //! Objects of one kind: listed once, and then watched. A watch that breaks off goes on where it was; one whose past the server has
-//! forgotten begins with a list.
+//! forgotten begins with a list. What is kept of an object is made as soon as it comes, and an object that cannot be read is kept as
+//! that: whoever may write one object does not stop the others.
 
-use std::{collections::BTreeMap, convert::Infallible};
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
 use http_body_util::BodyExt as _;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::time::{self, Instant};
 
 use super::session::Session;
 use crate::Failure;
 
 /// Objects of a page of a list.
 const PAGE: usize = 500;
+
+/// Objects of a page where such a page is longer than an answer may be: an object has 1.5 MiB at most.
+const SMALL_PAGE: usize = 8;
 
 /// The longest event of a watch: an object has 1.5 MiB at most in etcd, and is twice as long in JSON.
 pub const MAX_LINE_BYTES: usize = 4 << 20;
@@ -19,15 +25,17 @@ pub const MAX_LINE_BYTES: usize = 4 << 20;
 /// begin anew at once.
 const WATCH_SECONDS: u64 = 300;
 
-/// An object of any kind: what is common to all.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Object<B> {
-    /// The name, version and labels.
-    pub metadata: Metadata,
-    /// The rest.
-    #[serde(flatten)]
-    pub body: B,
-}
+/// The time after which a watch that the server should have ended is given up.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// A watch that ends sooner is a failure, after which a pause is made.
+const SHORTEST_WATCH: Duration = Duration::from_secs(1);
+
+/// The time after which all is listed again, when there is room for objects that were not kept.
+const LIST_AGAIN: Duration = Duration::from_secs(15);
+
+/// Bytes that an object counts as, at least, where bytes of all of them are bounded.
+pub(super) const LEAST_BYTES: usize = 8 << 10;
 
 /// Facts that each object has.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -68,10 +76,16 @@ pub struct OwnerReference {
 }
 
 #[derive(Deserialize)]
-struct List<B> {
+struct Headed {
+    metadata: Metadata,
+}
+
+/// Objects as they come: one that is nested too deep for a parser does not spoil the others.
+#[derive(Deserialize)]
+struct List<'l> {
     metadata: ListMetadata,
-    #[serde(default = "Vec::new")]
-    items: Vec<Object<B>>,
+    #[serde(default, borrow)]
+    items: Vec<&'l RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -84,10 +98,11 @@ struct ListMetadata {
 }
 
 #[derive(Deserialize)]
-struct Event {
+struct Event<'e> {
     #[serde(rename = "type")]
     kind: String,
-    object: serde_json::Value,
+    #[serde(borrow)]
+    object: &'e RawValue,
 }
 
 #[derive(Deserialize)]
@@ -103,85 +118,247 @@ struct Ended {
     message: String,
 }
 
+/// Makes what is kept of an object, of its metadata and of all of its JSON; and says how many bytes that has.
+pub(super) type Keep<'k, T> = Box<dyn Fn(&Metadata, &RawValue) -> (T, usize) + Send + Sync + 'k>;
+
 /// Where objects of a kind are, and which.
-pub(super) struct Collection {
+pub(super) struct Collection<'k, T> {
     /// The path, as `/api/v1/pods`.
     pub(super) path: String,
     /// Further conditions of the query, each with `&` before it.
     pub(super) query: String,
-    /// Objects at most; of more, those whose names come last are not kept.
+    /// Objects at most, of [`LEAST_BYTES`] each.
     pub(super) most: usize,
+    /// Makes what is kept.
+    pub(super) keep: Keep<'k, T>,
 }
 
-/// The objects, by namespace and name.
-pub(super) type Objects<B> = BTreeMap<(String, String), Object<B>>;
+/// The place of an object: namespace and name.
+type Name = (String, String);
 
-impl Collection {
-    /// Follows for ever. `changed` is told of all objects when they are listed and after each change, `heard` of each word of the
-    /// server.
-    pub(super) async fn follow<B: DeserializeOwned>(
+/// Objects: what is kept of objects. Of more than there is room for, the last names of the namespace that takes the most are left out.
+#[derive(Debug)]
+pub(super) struct Kept<T> {
+    objects: BTreeMap<Name, (usize, Arc<T>)>,
+    bytes: usize,
+    /// Whether there are objects that are not kept.
+    pub(super) is_cut: bool,
+}
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            bytes: 0,
+            is_cut: false,
+        }
+    }
+}
+
+impl<T> Clone for Kept<T> {
+    fn clone(&self) -> Self {
+        Self {
+            objects: self.objects.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<T> Kept<T> {
+    /// Returns namespaces, names and what is kept, in this order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str, &T)> {
+        let objects = self.objects.iter();
+        objects.map(|((namespace, name), (_, object))| {
+            (namespace.as_str(), name.as_str(), object.as_ref())
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    pub(super) fn put(&mut self, name: Name, (object, bytes): (T, usize), most: usize) {
+        let bytes = bytes.max(LEAST_BYTES);
+        self.remove(&name);
+        self.bytes += bytes;
+        self.objects.insert(name, (bytes, Arc::new(object)));
+        while self.bytes > most * LEAST_BYTES {
+            let Some(last) = self.last_of_largest() else {
+                break;
+            };
+            self.remove(&last);
+            self.is_cut = true;
+        }
+    }
+
+    fn remove(&mut self, name: &Name) -> bool {
+        let removed = self.objects.remove(name);
+        self.bytes -= removed.as_ref().map_or(0, |(bytes, _)| *bytes);
+        removed.is_some()
+    }
+
+    fn last_of_largest(&self) -> Option<Name> {
+        let mut namespaces: BTreeMap<&str, (usize, &Name)> = BTreeMap::new();
+        for (name, (bytes, _)) in &self.objects {
+            let (sum, last) = namespaces.entry(&name.0).or_insert((0, name));
+            *sum += bytes;
+            *last = name;
+        }
+        let largest = namespaces.into_values().max_by_key(|(sum, _)| *sum);
+        largest.map(|(_, last)| last.clone())
+    }
+}
+
+/// How fresh a list has to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fresh {
+    /// Objects: what the server has in its memory will do.
+    Memory,
+    /// Not older than what was seen already: another server may be behind.
+    AsSeen,
+    /// Objects: as it is in the store.
+    Store,
+}
+
+/// Why a watch is over.
+enum Over {
+    /// The time has passed.
+    Time,
+    /// There is room for objects that were not kept.
+    Room,
+}
+
+impl<T> Collection<'_, T> {
+    /// Follows for ever. `seen` is the version that was seen last, also in sessions before. `changed` is told of all objects when they are
+    /// listed and after each change, `heard` of each word of the server.
+    pub(super) async fn follow(
         &self,
         session: &Session,
-        mut changed: impl FnMut(&Objects<B>),
+        seen: &mut String,
+        mut changed: impl FnMut(&Kept<T>),
         heard: impl Fn(),
     ) -> Result<Infallible, Failure> {
+        let mut fresh = match seen.is_empty() {
+            true => Fresh::Memory,
+            false => Fresh::AsSeen,
+        };
+        let mut page = PAGE;
         loop {
-            let (mut objects, mut version) = self.list(session).await?;
-            changed(&objects);
+            let (mut kept, version) = match self.list(session, fresh, seen, page).await {
+                Err(Failure::TooLarge(_)) if page > SMALL_PAGE => {
+                    (fresh, page) = (Fresh::Store, SMALL_PAGE);
+                    continue;
+                }
+                Err(Failure::Compacted) if fresh != Fresh::Store => {
+                    fresh = Fresh::Store;
+                    continue;
+                }
+                listed => listed?,
+            };
+            *seen = version;
+            if fresh == Fresh::Memory {
+                fresh = Fresh::AsSeen;
+            }
+            changed(&kept);
             heard();
             loop {
                 match self
-                    .watch(session, &mut objects, &mut version, &mut changed, &heard)
+                    .watch(session, &mut kept, seen, &mut changed, &heard)
                     .await
                 {
-                    Ok(()) => {}
-                    Err(Failure::Compacted) => break,
+                    Ok(Over::Time) => {}
+                    Ok(Over::Room) => break,
+                    // What came from a memory was too old.
+                    Err(Failure::Compacted) if fresh != Fresh::Store => {
+                        fresh = Fresh::Store;
+                        break;
+                    }
                     Err(failure) => return Err(failure),
                 }
             }
         }
     }
 
-    pub(super) async fn list<B: DeserializeOwned>(
+    /// Lists all, as they are in the server's memory.
+    pub(super) async fn list_once(&self, session: &Session) -> Result<Kept<T>, Failure> {
+        match self.list(session, Fresh::Memory, "", PAGE).await {
+            Err(Failure::TooLarge(_)) => self.list(session, Fresh::Store, "", SMALL_PAGE).await,
+            listed => listed,
+        }
+        .map(|(kept, _)| kept)
+    }
+
+    async fn list(
         &self,
         session: &Session,
-    ) -> Result<(Objects<B>, String), Failure> {
-        let mut objects = Objects::new();
+        fresh: Fresh,
+        seen: &str,
+        page: usize,
+    ) -> Result<(Kept<T>, String), Failure> {
+        let mut kept = Kept::default();
         let mut more = String::new();
         loop {
-            let path = match more.is_empty() {
-                // What the server has in its memory will do: the watch says what has changed since.
-                true => format!("{}?limit={PAGE}&resourceVersion=0{}", self.path, self.query),
-                false => format!("{}?limit={PAGE}&continue={more}{}", self.path, self.query),
+            let from = match (more.is_empty(), fresh) {
+                (false, _) => format!("limit={page}&continue={more}"),
+                (true, Fresh::Memory) => format!("limit={page}&resourceVersion=0"),
+                // With a limit, the server would ask its store.
+                (true, Fresh::AsSeen) => {
+                    format!("resourceVersion={seen}&resourceVersionMatch=NotOlderThan")
+                }
+                (true, Fresh::Store) => format!("limit={page}"),
             };
-            let page: List<B> = parsed(&session.get(&path).await?)?;
-            objects.extend(page.items.into_iter().map(by_name));
-            while objects.len() > self.most {
-                objects.pop_last();
+            let path = format!("{}?{from}{}", self.path, self.query);
+            let answer = session.get(&path).await?;
+            let answer: List<'_> = parsed(&answer)?;
+            for object in answer.items {
+                match parsed::<Headed>(object.get().as_bytes()) {
+                    Ok(Headed { metadata }) => self.put(&mut kept, &metadata, object),
+                    // It has no name by which it could be refused.
+                    Err(_) => kept.is_cut = true,
+                }
             }
-            if page.metadata.more.is_empty() {
-                return Ok((objects, page.metadata.resource_version));
+            if answer.metadata.more.is_empty() {
+                return Ok((kept, answer.metadata.resource_version));
             }
-            more = page.metadata.more;
+            more = answer.metadata.more;
         }
     }
 
-    async fn watch<B: DeserializeOwned>(
+    fn put(&self, kept: &mut Kept<T>, metadata: &Metadata, object: &RawValue) {
+        let name = (metadata.namespace.clone(), metadata.name.clone());
+        kept.put(name, (self.keep)(metadata, object), self.most);
+    }
+
+    async fn watch(
         &self,
         session: &Session,
-        objects: &mut Objects<B>,
-        version: &mut String,
-        changed: &mut impl FnMut(&Objects<B>),
+        kept: &mut Kept<T>,
+        seen: &mut String,
+        changed: &mut impl FnMut(&Kept<T>),
         heard: &impl Fn(),
-    ) -> Result<(), Failure> {
+    ) -> Result<Over, Failure> {
         let seconds = WATCH_SECONDS + fastrand::u64(..WATCH_SECONDS / 2);
         let path = format!(
-            "{}?watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}{}",
+            "{}?watch=true&allowWatchBookmarks=true&resourceVersion={seen}&timeoutSeconds={seconds}{}",
             self.path, self.query
         );
+        let began = Instant::now();
+        let end = began + Duration::from_secs(seconds) + GRACE;
+        let mut list_again: Option<Instant> = None;
         let mut body = session.watch(&path).await?;
         let mut unread = Vec::new();
-        while let Some(frame) = body.frame().await {
+        loop {
+            let until = list_again.map_or(end, |at| at.min(end));
+            let frame = match time::timeout_at(until, body.frame()).await {
+                Ok(Some(frame)) => frame,
+                Ok(None) if began.elapsed() < SHORTEST_WATCH => {
+                    return Err(Failure::Lost("a watch ended as it began".to_owned()));
+                }
+                Ok(None) if list_again.is_some() => return Ok(Over::Room),
+                Ok(None) => return Ok(Over::Time),
+                Err(_) if until < end => return Ok(Over::Room),
+                Err(_) => return Err(Failure::Late),
+            };
             let frame = frame.map_err(|error| Failure::Lost(error.to_string()))?;
             let Some(data) = frame.data_ref() else {
                 continue;
@@ -200,7 +377,11 @@ impl Collection {
                     break;
                 }
                 read += line.len();
-                has_changed |= take(line, objects, version, self.most)?;
+                let taken = self.take(line, kept, seen)?;
+                has_changed |= taken != Taken::Nothing;
+                if taken == Taken::Away && kept.is_cut {
+                    list_again.get_or_insert_with(|| Instant::now() + LIST_AGAIN);
+                }
             }
             unread.drain(..read);
             if unread.len() > MAX_LINE_BYTES {
@@ -209,97 +390,62 @@ impl Collection {
                 )));
             }
             if has_changed {
-                changed(objects);
+                changed(kept);
+            }
+            if list_again.is_some_and(|at| at <= Instant::now()) {
+                return Ok(Over::Room);
             }
         }
-        Ok(())
+    }
+
+    /// Takes an event.
+    fn take(&self, line: &[u8], kept: &mut Kept<T>, seen: &mut String) -> Result<Taken, Failure> {
+        let event: Event<'_> = parsed(line)?;
+        let object = event.object.get().as_bytes();
+        match event.kind.as_str() {
+            "BOOKMARK" => {
+                *seen = parsed::<Bookmark>(object)?.metadata.resource_version;
+                Ok(Taken::Nothing)
+            }
+            "ERROR" => {
+                let ended: Ended = parsed(object)?;
+                match ended.code {
+                    410 => Err(Failure::Compacted),
+                    code => Err(Failure::Lost(format!("{code}: {}", ended.message))),
+                }
+            }
+            kind => {
+                let Ok(Headed { metadata }) = parsed::<Headed>(object) else {
+                    kept.is_cut = true;
+                    return Ok(Taken::Changed);
+                };
+                seen.clone_from(&metadata.resource_version);
+                if kind == "DELETED" {
+                    kept.remove(&(metadata.namespace, metadata.name));
+                    return Ok(Taken::Away);
+                }
+                self.put(kept, &metadata, event.object);
+                Ok(Taken::Changed)
+            }
+        }
     }
 }
 
-/// Takes an event. Returns whether objects have changed.
-fn take<B: DeserializeOwned>(
-    line: &[u8],
-    objects: &mut Objects<B>,
-    version: &mut String,
-    most: usize,
-) -> Result<bool, Failure> {
-    let event: Event = parsed(line)?;
-    let object = event.object;
-    match event.kind.as_str() {
-        "BOOKMARK" => {
-            *version = understood::<Bookmark>(object)?.metadata.resource_version;
-            Ok(false)
-        }
-        "ERROR" => {
-            let ended: Ended = understood(object)?;
-            match ended.code {
-                410 => Err(Failure::Compacted),
-                code => Err(Failure::Lost(format!("{code}: {}", ended.message))),
-            }
-        }
-        kind => {
-            let (name, object) = by_name(understood::<Object<B>>(object)?);
-            version.clone_from(&object.metadata.resource_version);
-            match kind {
-                "DELETED" => drop(objects.remove(&name)),
-                // A further one is known after the next list, if there is room then.
-                _ if objects.len() >= most && !objects.contains_key(&name) => {}
-                _ => drop(objects.insert(name, object)),
-            }
-            Ok(true)
-        }
-    }
+/// Objects: what an event has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    Nothing,
+    Changed,
+    Away,
 }
 
-fn by_name<B>(object: Object<B>) -> ((String, String), Object<B>) {
-    let metadata = &object.metadata;
-    ((metadata.namespace.clone(), metadata.name.clone()), object)
-}
-
-fn parsed<T: DeserializeOwned>(text: &[u8]) -> Result<T, Failure> {
-    serde_json::from_slice(text).map_err(garbage)
-}
-
-fn understood<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, Failure> {
-    serde_json::from_value(value).map_err(garbage)
-}
-
-fn garbage(error: serde_json::Error) -> Failure {
-    Failure::Lost(format!(
-        "the API server's answer is not understood: {error}"
-    ))
+fn parsed<'t, T: Deserialize<'t>>(text: &'t [u8]) -> Result<T, Failure> {
+    serde_json::from_slice(text).map_err(|error| {
+        Failure::Lost(format!(
+            "the API server's answer is not understood: {error}"
+        ))
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    type Any = Objects<serde_json::Value>;
-
-    fn event(kind: &str, name: &str, version: u32) -> String {
-        format!(
-            "{{\"type\":\"{kind}\",\"object\":{{\"metadata\":{{\"name\":\"{name}\",\"namespace\":\"n\",\"resourceVersion\":\"{version}\"}}}}}}\n"
-        )
-    }
-
-    #[test]
-    fn events_are_applied_and_the_version_goes_on() {
-        let (mut objects, mut version) = (Any::new(), "1".to_owned());
-        let mut take = |line: &str| take(line.as_bytes(), &mut objects, &mut version, 2);
-        assert!(take(&event("ADDED", "a", 2)).unwrap());
-        assert!(take(&event("MODIFIED", "a", 3)).unwrap());
-        assert!(take(&event("ADDED", "b", 4)).unwrap());
-        // Above the bound.
-        assert!(take(&event("ADDED", "c", 5)).unwrap());
-        assert!(take(&event("DELETED", "a", 6)).unwrap());
-        assert!(!take(&event("BOOKMARK", "", 9)).unwrap());
-        let gone = "{\"type\":\"ERROR\",\"object\":{\"code\":410,\"message\":\"too old\"}}";
-        assert!(matches!(take(gone), Err(Failure::Compacted)));
-        let broken = "{\"type\":\"ERROR\",\"object\":{\"code\":500,\"message\":\"x\"}}";
-        assert!(matches!(take(broken), Err(Failure::Lost(_))));
-        assert!(matches!(take("{"), Err(Failure::Lost(_))));
-        assert_eq!(version, "9");
-        let names: Vec<_> = objects.keys().map(|(_, name)| name.as_str()).collect();
-        assert_eq!(names, ["b"]);
-    }
-}
+mod tests;

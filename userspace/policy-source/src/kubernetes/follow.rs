@@ -2,8 +2,11 @@
 
 use std::{
     convert::Infallible,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
 };
 
 use tokio::{
@@ -13,8 +16,8 @@ use tokio::{
 
 use super::{
     KubernetesSettings, MAX_PODS, Pods,
-    collection::{Collection, Objects},
-    objects::{self, Kind, Read, Spec, Text},
+    collection::{Collection, Kept},
+    objects::{self, Kind, Policy, PolicyFile, Read, Text},
     pods,
     session::Session,
     status,
@@ -27,7 +30,7 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// The longest time by which what an agent says is put off, by chance: the agents of 1,000 nodes say then 500 things a second.
 const SPREAD: Duration = Duration::from_secs(2);
 
-/// Up to so many policies read in a session at a time; beyond, the last names are not kept.
+/// Up to so many policies of a kind are read; beyond, the last names of the namespace that has the most are not kept.
 const MOST_READ: usize = 2 * MAX_OBJECTS;
 
 /// Follows what is in a cluster.
@@ -38,6 +41,8 @@ pub struct KubernetesFollower {
     pub agent: String,
     /// The times.
     pub pace: Pace,
+    /// The version of the last policy that was in force: an API server that is behind it is not believed. 0: there was none.
+    pub since: i64,
     /// How connections are made.
     pub dial: Dial,
     /// Writes a policy as a file.
@@ -52,29 +57,51 @@ pub struct KubernetesFollower {
     pub tell: Box<dyn Fn(News<'_>) + Send + Sync>,
 }
 
+/// The versions that were seen last, also in sessions before.
+#[derive(Default)]
+struct Seen {
+    cluster: String,
+    namespaced: String,
+    pods: String,
+}
+
 /// Policies that have been listed by now.
 #[derive(Default)]
 struct Listed {
-    cluster: Option<Objects<Spec>>,
-    namespaced: Option<Objects<Spec>>,
+    cluster: Option<Kept<Policy>>,
+    namespaced: Option<Kept<Policy>>,
 }
 
 impl KubernetesFollower {
     /// Follows for ever.
     pub async fn run(mut self) -> Infallible {
         let mut failures = 0;
+        let since = match self.since {
+            0 => String::new(),
+            since => since.to_string(),
+        };
+        let mut seen = Seen {
+            cluster: since.clone(),
+            namespaced: since,
+            pods: String::new(),
+        };
         loop {
-            let failure = match self.session(&mut failures).await {
+            let began = Instant::now();
+            let failure = match self.session(&mut seen).await {
                 Ok(never) => match never {},
                 Err(failure) => failure,
             };
+            // One that ends soon is no success.
+            if began.elapsed() > self.pace.longest_wait {
+                failures = 0;
+            }
             (self.tell)(News::Failed(&failure));
             failures += 1;
             time::sleep(self.pace.wait(failures, 1)).await;
         }
     }
 
-    async fn session(&mut self, failures: &mut u32) -> Result<Infallible, Failure> {
+    async fn session(&mut self, seen: &mut Seen) -> Result<Infallible, Failure> {
         let session = Session::open(&self.settings, &self.dial, &self.pace).await?;
         let listed = Mutex::new(Listed::default());
         let news = Notify::new();
@@ -83,16 +110,24 @@ impl KubernetesFollower {
             news.notify_one();
         };
         let (tell, pods) = (&self.tell, &self.pods);
-        let heard = || tell(News::Heard);
-        let cluster = policies(Kind::Cluster);
-        let cluster = cluster.follow::<Spec>(
+        // Until all policies are listed, a server that is there says nothing of them.
+        let is_in_step = AtomicBool::new(false);
+        let heard = || {
+            if is_in_step.load(Relaxed) {
+                tell(News::Heard);
+            }
+        };
+        let cluster = policies(Kind::Cluster, &self.text);
+        let cluster = cluster.follow(
             &session,
+            &mut seen.cluster,
             |all| is_news(&|listed| listed.cluster = Some(all.clone())),
             heard,
         );
-        let namespaced = policies(Kind::Namespaced);
-        let namespaced = namespaced.follow::<Spec>(
+        let namespaced = policies(Kind::Namespaced, &self.text);
+        let namespaced = namespaced.follow(
             &session,
+            &mut seen.namespaced,
             |all| is_news(&|listed| listed.namespaced = Some(all.clone())),
             heard,
         );
@@ -100,9 +135,11 @@ impl KubernetesFollower {
             path: "/api/v1/pods".to_owned(),
             query: format!("&fieldSelector=spec.nodeName%3D{}", self.settings.node),
             most: MAX_PODS,
+            keep: Box::new(pods::pod),
         };
-        let of_node = of_node.follow::<pods::PodBody>(
+        let of_node = of_node.follow(
             &session,
+            &mut seen.pods,
             |all| {
                 let now = pods::facts(all);
                 pods.send_if_modified(|known| {
@@ -113,10 +150,11 @@ impl KubernetesFollower {
                     is_new
                 });
             },
-            heard,
+            // Pods are no policies.
+            || (),
         );
         let reads = watch::Sender::new(Read::default());
-        let (offers, text) = (&self.offers, &self.text);
+        let offers = &self.offers;
         let offering = async {
             loop {
                 news.notified().await;
@@ -124,17 +162,15 @@ impl KubernetesFollower {
                 let read = {
                     let listed = listed.lock().unwrap_or_else(PoisonError::into_inner);
                     match (&listed.cluster, &listed.namespaced) {
-                        (Some(cluster), Some(namespaced)) => {
-                            objects::read(cluster, namespaced, text)
-                        }
+                        (Some(cluster), Some(namespaced)) => objects::read(cluster, namespaced),
                         // Of half a policy nothing is made.
                         _ => continue,
                     }
                 };
-                *failures = 0;
                 let fragments = Arc::new(read.fragments.clone());
                 reads.send_replace(read);
                 offers.send_replace(Some(fragments));
+                is_in_step.store(true, Relaxed);
                 tell(News::InStep);
             }
         };
@@ -176,7 +212,8 @@ impl KubernetesSettings {
         let session = Session::open(&Arc::new(self.clone()), dial, pace).await?;
         let mut count = 0;
         for kind in [Kind::Cluster, Kind::Namespaced] {
-            count += policies(kind).list::<Spec>(&session).await?.0.len();
+            let text: Text = Box::new(|_| Ok(PolicyFile::default()));
+            count += policies(kind, &text).list_once(&session).await?.len();
         }
         Ok(count)
     }
@@ -224,10 +261,11 @@ async fn acknowledge(
     }
 }
 
-fn policies(kind: Kind) -> Collection {
+fn policies(kind: Kind, text: &Text) -> Collection<'_, Policy> {
     Collection {
         path: kind.path(),
         query: String::new(),
         most: MOST_READ,
+        keep: Box::new(move |metadata, object| objects::policy(kind, metadata, object, text)),
     }
 }

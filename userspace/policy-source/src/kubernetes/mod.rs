@@ -18,6 +18,6 @@ mod status;
 
 pub use collection::MAX_LINE_BYTES;
 pub use follow::KubernetesFollower;
-pub use objects::{GROUP, Kind, PolicyObject, Text, VERSION};
+pub use objects::{GROUP, Kind, PolicyFile, PolicyObject, Text, VERSION};
 pub use pods::{MAX_PODS, PodFacts, Pods};
 pub use settings::{API_SERVER, KubernetesSettings, OwnPod, SERVICE_ACCOUNT, in_cluster};

@@ -3,9 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
-use super::collection::{Object, Objects};
-use crate::{Fragment, Fragments, MAX_OBJECTS, MAX_OBJECTS_BYTES};
+use super::collection::{Kept, Metadata};
+use crate::{
+    Fragment, Fragments, MAX_NAMESPACE_BYTES, MAX_NAMESPACE_NAMES, MAX_NAMESPACE_OBJECTS,
+    MAX_NAMESPACE_RULES, MAX_NAMESPACES_NAMES, MAX_NAMESPACES_RULES, MAX_OBJECT_BYTES, MAX_OBJECTS,
+    MAX_OBJECTS_BYTES, status::cut,
+};
 
 /// The group of the objects.
 pub const GROUP: &str = "underpass.dev";
@@ -51,14 +56,34 @@ pub struct PolicyObject<'o> {
 }
 
 /// The part of an object that is read.
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct Spec {
-    #[serde(default)]
-    spec: serde_json::Value,
+#[derive(Deserialize)]
+struct Body<'b> {
+    #[serde(default, borrow)]
+    spec: Option<&'b RawValue>,
+}
+
+/// Objects: what is kept of a policy.
+#[derive(Debug)]
+pub(super) struct Policy {
+    generation: i64,
+    version: i64,
+    /// The policy as a file, or why it cannot be one.
+    file: Result<PolicyFile, String>,
+}
+
+/// A policy as a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyFile {
+    /// The text.
+    pub text: String,
+    /// The rules in it.
+    pub rules: usize,
+    /// The different names in the rules' `to`.
+    pub names: usize,
 }
 
 /// Writes a policy as a file. The error says what is wrong with it.
-pub type Text = Box<dyn Fn(&PolicyObject<'_>) -> Result<String, String> + Send + Sync>;
+pub type Text = Box<dyn Fn(&PolicyObject<'_>) -> Result<PolicyFile, String> + Send + Sync>;
 
 /// Policies at a moment, and the generations of those that they were made of.
 #[derive(Clone, Debug, Default)]
@@ -67,54 +92,157 @@ pub(super) struct Read {
     pub(super) generations: BTreeMap<String, i64>,
 }
 
-/// Makes files of policies. What cannot be one is named in [`Fragments::unusable`].
-pub(super) fn read(cluster: &Objects<Spec>, namespaced: &Objects<Spec>, text: &Text) -> Read {
-    let mut read = Read::default();
-    let mut room = MAX_OBJECTS_BYTES;
-    let of = |kind, objects: &'_ Objects<Spec>| {
-        let objects: Vec<(Kind, Object<Spec>)> =
-            objects.values().map(|one| (kind, one.clone())).collect();
-        objects
+/// Makes of an object what is kept of it, and says how many bytes that has.
+pub(super) fn policy(
+    kind: Kind,
+    metadata: &Metadata,
+    object: &RawValue,
+    text: &Text,
+) -> (Policy, usize) {
+    let file = file(kind, metadata, object, text).map_err(|why| cut(&why));
+    let bytes = file.as_ref().map_or(0, |file| file.text.len());
+    let policy = Policy {
+        generation: metadata.generation,
+        version: metadata.resource_version.parse().unwrap_or(0),
+        file,
     };
-    let all = of(Kind::Cluster, cluster)
-        .into_iter()
-        .chain(of(Kind::Namespaced, namespaced));
-    for (n, (kind, object)) in all.enumerate() {
-        let metadata = &object.metadata;
-        let name = match kind {
-            Kind::Cluster => format!("{}/{}", kind.resource(), metadata.name),
-            Kind::Namespaced => {
-                format!(
-                    "{}/{}/{}",
-                    kind.resource(),
-                    metadata.namespace,
-                    metadata.name
-                )
-            }
+    (policy, bytes)
+}
+
+fn file(
+    kind: Kind,
+    metadata: &Metadata,
+    object: &RawValue,
+    text: &Text,
+) -> Result<PolicyFile, String> {
+    let read = |error: serde_json::Error| format!("spec: {error}");
+    let body: Body<'_> = serde_json::from_str(object.get()).map_err(read)?;
+    let spec = body.spec.map_or("null", RawValue::get);
+    let fits = |text: &str| match text.len() <= MAX_OBJECT_BYTES {
+        true => Ok(()),
+        false => Err(format!(
+            "spec: expected at most {MAX_OBJECT_BYTES} bytes: make further objects"
+        )),
+    };
+    fits(spec)?;
+    let spec = serde_json::from_str(spec).map_err(read)?;
+    let file = text(&PolicyObject {
+        kind,
+        namespace: &metadata.namespace,
+        name: &metadata.name,
+        spec: &spec,
+    })?;
+    fits(&file.text)?;
+    Ok(file)
+}
+
+/// Objects: what policies take, of what they may.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    policies: usize,
+    rules: usize,
+    bytes: usize,
+    names: usize,
+}
+
+impl Taken {
+    /// Adds a policy. None: it exceeds a share.
+    fn and(self, file: &PolicyFile, most: &Self) -> Option<Self> {
+        let taken = Self {
+            policies: self.policies + 1,
+            rules: self.rules + file.rules,
+            bytes: self.bytes + file.text.len(),
+            names: self.names + file.names,
         };
-        read.generations.insert(name.clone(), metadata.generation);
-        let version = metadata.resource_version.parse().unwrap_or(0);
-        read.fragments.revision = read.fragments.revision.max(version);
-        let written = text(&PolicyObject {
-            kind,
-            namespace: &metadata.namespace,
-            name: &metadata.name,
-            spec: &object.body.spec,
-        });
-        let written =
-            written.and_then(
-                |text| match (n < MAX_OBJECTS, room.checked_sub(text.len())) {
-                    (true, Some(left)) => {
-                        room = left;
-                        Ok(text)
-                    }
-                    (false, _) => Err(format!("a cluster has at most {MAX_OBJECTS} policies")),
-                    (_, None) => Err(format!(
-                        "all policies have at most {MAX_OBJECTS_BYTES} bytes together"
-                    )),
-                },
-            );
-        match written {
+        let fits = taken.policies <= most.policies
+            && taken.rules <= most.rules
+            && taken.names <= most.names
+            && taken.bytes <= most.bytes;
+        fits.then_some(taken)
+    }
+
+    fn said(&self, of: &str) -> String {
+        let Self {
+            policies,
+            rules,
+            bytes,
+            names,
+        } = self;
+        format!(
+            "{of} at most {policies} policies, with {rules} rules, {names} names in `to` and {bytes} bytes together"
+        )
+    }
+}
+
+/// All policies together. Rules and names are bounded where they are parsed.
+const ALL: Taken = Taken {
+    policies: MAX_OBJECTS,
+    rules: usize::MAX,
+    bytes: MAX_OBJECTS_BYTES,
+    names: usize::MAX,
+};
+
+/// Objects: those of all namespaces: half is left for the cluster's.
+const NAMESPACES: Taken = Taken {
+    policies: MAX_OBJECTS / 2,
+    rules: MAX_NAMESPACES_RULES,
+    bytes: MAX_OBJECTS_BYTES / 2,
+    names: MAX_NAMESPACES_NAMES,
+};
+
+/// Objects: those of one namespace.
+const NAMESPACE: Taken = Taken {
+    policies: MAX_NAMESPACE_OBJECTS,
+    rules: MAX_NAMESPACE_RULES,
+    bytes: MAX_NAMESPACE_BYTES,
+    names: MAX_NAMESPACE_NAMES,
+};
+
+/// Makes files of policies. What cannot be one is named in [`Fragments::unusable`].
+pub(super) fn read(cluster: &Kept<Policy>, namespaced: &Kept<Policy>) -> Read {
+    let mut read = Read::default();
+    let (mut all, mut namespaces, mut own) = (Taken::default(), Taken::default(), None);
+    for (kind, kept) in [(Kind::Cluster, cluster), (Kind::Namespaced, namespaced)] {
+        if kept.is_cut {
+            read.fragments.is_cut = true;
+            let why =
+                "there are more than are read: of those that are not, what was in force stays";
+            let name = kind.resource().to_owned();
+            read.fragments.unusable.insert(name, why.to_owned());
+        }
+    }
+    let clusters = cluster.iter().map(|object| (Kind::Cluster, object));
+    let others = namespaced.iter().map(|object| (Kind::Namespaced, object));
+    for (kind, (namespace, name, policy)) in clusters.chain(others) {
+        let name = match kind {
+            Kind::Cluster => format!("{}/{name}", kind.resource()),
+            Kind::Namespaced => format!("{}/{namespace}/{name}", kind.resource()),
+        };
+        read.generations.insert(name.clone(), policy.generation);
+        read.fragments.revision = read.fragments.revision.max(policy.version);
+        let mut take = |file: PolicyFile| {
+            let more = all.and(&file, &ALL).ok_or_else(|| {
+                format!(
+                    "all policies are at most {MAX_OBJECTS}, of {MAX_OBJECTS_BYTES} bytes together"
+                )
+            })?;
+            if kind == Kind::Namespaced {
+                let of_own = match own {
+                    Some((of, taken)) if of == namespace => taken,
+                    _ => Taken::default(),
+                };
+                let of_own = of_own
+                    .and(&file, &NAMESPACE)
+                    .ok_or_else(|| NAMESPACE.said("a namespace has"))?;
+                namespaces = namespaces
+                    .and(&file, &NAMESPACES)
+                    .ok_or_else(|| NAMESPACES.said("all namespaces have"))?;
+                own = Some((namespace, of_own));
+            }
+            all = more;
+            Ok(file.text)
+        };
+        match policy.file.clone().and_then(&mut take) {
             Ok(text) => read.fragments.files.push(Fragment { name, text }),
             Err(why) => drop(read.fragments.unusable.insert(name, why)),
         }
@@ -124,4 +252,107 @@ pub(super) fn read(cluster: &Objects<Spec>, namespaced: &Objects<Spec>, text: &T
         .files
         .sort_by(|one, other| one.name.cmp(&other.name));
     read
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(objects: &[(&str, &str, String)]) -> Kept<Policy> {
+        let mut kept = Kept::default();
+        for (namespace, name, json) in objects {
+            let metadata = Metadata {
+                name: (*name).to_owned(),
+                namespace: (*namespace).to_owned(),
+                resource_version: "7".to_owned(),
+                ..Metadata::default()
+            };
+            let kind = match namespace.is_empty() {
+                true => Kind::Cluster,
+                false => Kind::Namespaced,
+            };
+            let text: Text = Box::new(|object| match object.spec.as_u64() {
+                Some(rules) => Ok(PolicyFile {
+                    text: "rule\n".repeat(rules as usize),
+                    rules: rules as usize,
+                    names: 0,
+                }),
+                None => Ok(PolicyFile {
+                    text: object.spec.to_string(),
+                    rules: 1,
+                    names: object.spec.as_array().map_or(0, Vec::len),
+                }),
+            });
+            let json = RawValue::from_string(format!("{{\"spec\":{json}}}")).unwrap();
+            let name = ((*namespace).to_owned(), (*name).to_owned());
+            kept.put(name, policy(kind, &metadata, &json, &text), 2 * MAX_OBJECTS);
+        }
+        kept
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused_alone_and_costs_nothing() {
+        let long = format!("{:?}", "x".repeat(MAX_OBJECT_BYTES));
+        let read = read(
+            &kept(&[("", "a", "1".into())]),
+            &kept(&[
+                ("n", "deep", "[".repeat(400) + &"]".repeat(400)),
+                ("n", "good", "2".into()),
+                ("n", "long", long),
+            ]),
+        );
+        let names: Vec<_> = read.fragments.files.iter().map(|file| &file.name).collect();
+        assert_eq!(
+            names,
+            ["clusterunderpasspolicies/a", "underpasspolicies/n/good"]
+        );
+        assert_eq!(read.fragments.revision, 7);
+        let why = |name: &str| read.fragments.unusable[name].as_str();
+        assert!(why("underpasspolicies/n/deep").contains("recursion limit"));
+        assert!(why("underpasspolicies/n/long").contains("expected at most"));
+        assert!(!read.fragments.is_cut);
+    }
+
+    #[test]
+    fn a_namespace_has_its_share_and_the_clusters_is_left() {
+        let objects = |namespaces: usize, each: usize, json: &str| {
+            let mut objects = Vec::new();
+            for namespace in 0..namespaces {
+                for n in 0..each {
+                    objects.push((
+                        format!("n{namespace:02}"),
+                        format!("{n:02}"),
+                        json.to_owned(),
+                    ));
+                }
+            }
+            let objects: Vec<_> = objects
+                .iter()
+                .map(|(namespace, name, json)| (namespace.as_str(), name.as_str(), json.clone()))
+                .collect();
+            read(&Kept::default(), &kept(&objects)).fragments
+        };
+        for (namespaces, each, json, files) in [
+            (2, MAX_NAMESPACE_OBJECTS + 3, "1", 2 * MAX_NAMESPACE_OBJECTS),
+            (2, 20, "10", 2 * (MAX_NAMESPACE_RULES / 10)),
+            (12, MAX_NAMESPACE_OBJECTS, "1", MAX_OBJECTS / 2),
+            (12, 4, "32", MAX_NAMESPACES_RULES / 32),
+            (2, 10, "[1,2]", 2 * (MAX_NAMESPACE_NAMES / 2)),
+            (12, 4, "[1,2,3,4]", MAX_NAMESPACES_NAMES / 4),
+        ] {
+            let read = objects(namespaces, each, json);
+            assert_eq!(read.files.len(), files, "{namespaces} {each} {json}");
+            assert_eq!(read.unusable.len(), namespaces * each - files);
+        }
+    }
+
+    #[test]
+    fn what_is_not_read_is_said() {
+        let mut namespaced = kept(&[("n", "a", "1".into())]);
+        namespaced.is_cut = true;
+        let read = read(&Kept::default(), &namespaced);
+        assert!(read.fragments.is_cut);
+        assert!(read.fragments.unusable.contains_key("underpasspolicies"));
+        assert_eq!(read.fragments.files.len(), 1);
+    }
 }

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
-use super::collection::{Object, Objects};
+use super::collection::{Kept, Metadata};
 
 /// Pods of a node: an order above what kubelets run. Of more, those whose names come last are known by the runtime alone.
 pub const MAX_PODS: usize = 2048;
@@ -26,39 +27,47 @@ pub struct PodFacts {
 /// The pods of a node by their ids.
 pub type Pods = HashMap<String, PodFacts>;
 
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct PodBody {
+#[derive(Default, Deserialize)]
+struct PodBody {
     #[serde(default)]
     spec: PodSpec,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PodSpec {
     #[serde(default)]
     service_account_name: String,
 }
 
-pub(super) fn facts(pods: &Objects<PodBody>) -> Pods {
-    let pods = pods.values().map(|pod| {
-        let facts = PodFacts {
-            labels: pod.metadata.labels.clone(),
-            service_account: pod.body.spec.service_account_name.clone(),
-            owner: owner(pod),
-        };
-        (pod.metadata.uid.clone(), facts)
-    });
-    pods.collect()
+/// The id of a pod, and what is kept of it.
+pub(super) type Pod = (String, PodFacts);
+
+/// Makes of an object what is kept of it, and says how many bytes that has. A pod whose specification is not understood has no service account.
+pub(super) fn pod(metadata: &Metadata, object: &RawValue) -> (Pod, usize) {
+    let body: PodBody = serde_json::from_str(object.get()).unwrap_or_default();
+    let facts = PodFacts {
+        labels: metadata.labels.clone(),
+        service_account: body.spec.service_account_name,
+        owner: owner(metadata),
+    };
+    let labels = facts.labels.iter();
+    let bytes = labels.map(|(key, value)| key.len() + value.len()).sum();
+    ((metadata.uid.clone(), facts), bytes)
+}
+
+pub(super) fn facts(pods: &Kept<Pod>) -> Pods {
+    pods.iter().map(|(_, _, pod)| pod.clone()).collect()
 }
 
 /// The owner that people know: of a ReplicaSet's pod the Deployment, of a Job's the CronJob, by how these name what they make.
-fn owner(pod: &Object<PodBody>) -> Option<String> {
-    let owners = &pod.metadata.owner_references;
+fn owner(pod: &Metadata) -> Option<String> {
+    let owners = &pod.owner_references;
     let owner = owners.iter().find(|owner| owner.controller)?;
     let kind = owner.kind.to_ascii_lowercase();
     let above = match kind.as_str() {
         "replicaset" => {
-            let hash = pod.metadata.labels.get(TEMPLATE);
+            let hash = pod.labels.get(TEMPLATE);
             let name = hash.and_then(|hash| owner.name.strip_suffix(hash.as_str()));
             let name = name.and_then(|name| name.strip_suffix('-'));
             name.map(|name| format!("deployment/{name}"))
@@ -80,18 +89,15 @@ mod tests {
     #[test]
     fn owners_are_those_that_people_know() {
         let pod = |kind: &str, name: &str, hash: &str| {
-            let pod = serde_json::json!({
-                "metadata": {
-                    "name": "p",
-                    "labels": {TEMPLATE: hash},
-                    "ownerReferences": [
-                        {"kind": "Other", "name": "x"},
-                        {"kind": kind, "name": name, "controller": true},
-                    ],
-                },
-                "spec": {"serviceAccountName": "web"},
+            let metadata = serde_json::json!({
+                "name": "p",
+                "labels": {TEMPLATE: hash},
+                "ownerReferences": [
+                    {"kind": "Other", "name": "x"},
+                    {"kind": kind, "name": name, "controller": true},
+                ],
             });
-            owner(&serde_json::from_value(pod).unwrap())
+            owner(&serde_json::from_value(metadata).unwrap())
         };
         for (kind, name, hash, known) in [
             (
@@ -107,7 +113,7 @@ mod tests {
         ] {
             assert_eq!(pod(kind, name, hash).as_deref(), known, "{kind} {name}");
         }
-        let alone = serde_json::from_value(serde_json::json!({"metadata": {"name": "p"}}));
+        let alone = serde_json::from_value(serde_json::json!({"name": "p"}));
         assert_eq!(owner(&alone.unwrap()), None);
     }
 }

@@ -8,6 +8,7 @@ use hyper::{
     body::{Bytes, Incoming},
     client::conn::http2::{self, SendRequest},
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue},
+    rt::{Read, Write},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use serde::Deserialize;
@@ -20,6 +21,10 @@ use crate::{Dial, Failure, Pace, session::connect};
 
 /// The longest answer, a page of a list: 500 pods with 20 KiB each are far above what there is.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// How many times as long as for other answers is waited for a page of a list: a server may have to read it in its store, and waits
+/// three seconds itself before it says that it is behind.
+const LIST: u32 = 10;
 
 /// The longest headers of an answer, which are a few words.
 const MAX_HEADER_BYTES: u32 = 16 << 10;
@@ -65,6 +70,15 @@ impl Session {
         let server = &settings.server;
         let outward = settings.outward()?;
         let stream = connect(server, Some(&outward), dial).await?;
+        Self::over(TokioIo::new(stream), settings, pace).await
+    }
+
+    /// Begins over a connection that there is.
+    pub(super) async fn over(
+        stream: impl Read + Write + Send + Unpin + 'static,
+        settings: &Arc<KubernetesSettings>,
+        pace: &Pace,
+    ) -> Result<Self, Failure> {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
             .timer(TokioTimer::new())
@@ -74,7 +88,7 @@ impl Session {
             .keep_alive_while_idle(true)
             .keep_alive_interval(pace.probe)
             .keep_alive_timeout(pace.silence.saturating_sub(pace.probe));
-        let handshake = builder.handshake(TokioIo::new(stream)).await;
+        let handshake = builder.handshake(stream).await;
         let (sender, connection) = handshake.map_err(lost)?;
         let mut driver = JoinSet::new();
         // Requests get the connection's error, too.
@@ -87,9 +101,10 @@ impl Session {
         })
     }
 
-    /// Asks, and returns the answer's JSON.
+    /// Asks for a list, and returns the answer's JSON.
     pub(super) async fn get(&self, path: &str) -> Result<Bytes, Failure> {
-        self.ask(Method::GET, path, None).await
+        let answered = time::timeout(LIST * self.answer, self.ask(Method::GET, path, None)).await;
+        answered.unwrap_or(Err(Failure::Late))
     }
 
     /// Puts the fields of an object that are this writer's (server-side apply), and makes the object if it is not there.
@@ -100,7 +115,9 @@ impl Session {
     ) -> Result<(), Failure> {
         let path = format!("{path}?fieldManager=underpass&force=true");
         let body = serde_json::to_vec(object).map_err(|error| Failure::Lost(error.to_string()))?;
-        self.ask(Method::PATCH, &path, Some(body)).await.map(drop)
+        let asked = self.ask(Method::PATCH, &path, Some(body));
+        let answered = time::timeout(self.answer, asked).await;
+        answered.unwrap_or(Err(Failure::Late)).map(drop)
     }
 
     async fn ask(
@@ -109,17 +126,13 @@ impl Session {
         path: &str,
         body: Option<Vec<u8>>,
     ) -> Result<Bytes, Failure> {
-        let asked = async {
-            let response = self.begin(method, path, body).await?;
-            let status = response.status();
-            let body = body_of(response).await?;
-            match status.is_success() {
-                true => Ok(body),
-                false => Err(refused(status, path, &body)),
-            }
-        };
-        let answered = time::timeout(self.answer, asked).await;
-        answered.unwrap_or(Err(Failure::Late))
+        let response = self.begin(method, path, body).await?;
+        let status = response.status();
+        let body = body_of(response).await?;
+        match status.is_success() {
+            true => Ok(body),
+            false => Err(refused(status, path, &body)),
+        }
     }
 
     /// Begins to watch: the answer goes on for as long as the server wants.
@@ -200,6 +213,10 @@ fn refused(status: StatusCode, path: &str, body: &[u8]) -> Failure {
             "the API server does not know {path}: are the chart's CRDs there? {said}"
         )),
         StatusCode::GONE => Failure::Compacted,
+        // It is behind what was seen, or its store is an earlier one: the store knows.
+        StatusCode::GATEWAY_TIMEOUT if said.contains("Too large resource version") => {
+            Failure::Compacted
+        }
         status => Failure::Lost(format!("the API server answers {status}: {said}")),
     }
 }

@@ -5,9 +5,12 @@ use std::{path::Path, sync::Arc};
 use policy_source::Fragments;
 
 use crate::{
-    config::{Config, ConfigError, Sources},
-    fleet,
+    config::{Config, ConfigError, Sources, Store},
+    fleet::{self, Halves},
 };
+
+/// Checks of the fleet's last policies, of which some are not right any more: the agent is to begin soon.
+const MAX_CHECKS_AT_START: usize = 256;
 
 /// The policy that there is to begin with.
 pub(super) struct Beginning {
@@ -15,7 +18,7 @@ pub(super) struct Beginning {
     pub(super) config: Config,
     /// The fleet's files among the sources.
     pub(super) cached: Arc<Fragments>,
-    /// Why the fleet's last policy is not among them, though it should be.
+    /// Why the fleet's last policy, or a part of it, is not among them, though it should be.
     pub(super) why_not: Option<String>,
 }
 
@@ -46,13 +49,105 @@ pub(super) fn begin(file: &Path, dry: bool) -> Result<Beginning, ConfigError> {
         Err(why) => return Ok(alone(own, config, Some(why))),
     };
     let sources = own.clone().with(&cached);
-    match check(&sources) {
-        Ok(config) => Ok(Beginning {
-            sources,
-            config,
-            cached: Arc::new(cached),
-            why_not: None,
-        }),
-        Err(why) => Ok(alone(own, config, Some(why.to_string()))),
+    let why = match check(&sources) {
+        Ok(config) => {
+            return Ok(Beginning {
+                sources,
+                config,
+                cached: Arc::new(cached),
+                why_not: None,
+            });
+        }
+        Err(why) => why.to_string(),
+    };
+    // A fleet's files are one policy, and objects are many.
+    if !matches!(source.store, Store::Kubernetes(_)) {
+        return Ok(alone(own, config, Some(why)));
+    }
+    let mut halves = Halves::new(
+        Fragments {
+            revision: cached.revision,
+            ..Fragments::default()
+        },
+        MAX_CHECKS_AT_START,
+    );
+    halves.try_all(vec![cached.files], &mut |some| {
+        let checked = check(&own.clone().with(some));
+        checked.map(drop).map_err(|why| why.to_string())
+    });
+    let refused = halves.refused.iter();
+    let mut left_out: Vec<String> = refused.map(|(_, why)| why.clone()).collect();
+    left_out.extend(
+        halves
+            .left
+            .iter()
+            .map(|name| format!("{name} was not tried")),
+    );
+    let sources = own.with(&halves.good);
+    Ok(Beginning {
+        config: check(&sources)?,
+        sources,
+        cached: Arc::new(halves.good),
+        why_not: Some(format!(
+            "{} of its objects are wrong, and the others in force: {}",
+            left_out.len(),
+            left_out.join("; ")
+        )),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::{self, Permissions},
+        os::unix::fs::PermissionsExt,
+    };
+
+    use policy_source::Fragment;
+
+    use super::*;
+
+    #[test]
+    fn one_object_that_is_not_right_any_more_does_not_keep_the_others_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, cache) = (
+            folder.path().join("own.toml"),
+            folder.path().join("kept/policy.json"),
+        );
+        let text = format!(
+            "[policy]\nsource = \"kubernetes\"\nserver = \"https://a:1\"\ntls = {{ ca = \"/ca\" }}\ncache = {cache:?}\n"
+        );
+        fs::write(&own, text).unwrap();
+        let rule = |name: &str, action: &str| Fragment {
+            name: format!("underpasspolicies/n/{name}"),
+            text: format!(
+                "rule = [{{ name = \"{name}\", to = [\":1\"], action = \"{action}\" }},\n]\n"
+            ),
+        };
+        let files = vec![
+            rule("a", "bypass"),
+            rule("b", "forgotten"),
+            rule("c", "bypass"),
+        ];
+        let kept = Fragments::of_objects(7, files).unwrap();
+        fs::create_dir(cache.parent().unwrap()).unwrap();
+        fs::write(&cache, serde_json::to_vec(&kept).unwrap()).unwrap();
+        for path in [&own, &cache] {
+            fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
+        }
+        let beginning = begin(&own, false).unwrap();
+        let rules = beginning.config.policy.rules;
+        let names: Vec<_> = rules.iter().map(|rule| rule.name.as_str()).collect();
+        assert_eq!(names, ["a", "c"]);
+        let cached = beginning.cached.files.iter();
+        let cached: Vec<_> = cached.map(|file| file.name.as_str()).collect();
+        assert_eq!(cached, ["underpasspolicies/n/a", "underpasspolicies/n/c"]);
+        assert_eq!(beginning.cached.revision, 7);
+        let why = beginning.why_not.unwrap();
+        assert!(
+            why.starts_with("1 of its objects are wrong")
+                && why.contains("kubernetes:underpasspolicies/n/b:1:"),
+            "{why}"
+        );
     }
 }

@@ -1,0 +1,359 @@
+//! Policies that are objects: which of those that were offered go into force. Each does by itself, and of a refused one that stays
+//! which was in force. One team's mistake is no other's.
+//!
+//! Nothing here changes what is in force: objects are only checked, so that all that fit are put into force at once.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use policy_source::{Fragment, Fragments};
+
+/// Checks of one offer. One more than it takes to find a wrong one among all of them, several times over.
+const MAX_CHECKS: usize = 64;
+
+/// The time after which an object that is wrong by itself is looked at again: a file that it names may be there by now.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Why an object was refused, and when that is no news.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    text: String,
+    why: String,
+    at: Instant,
+    /// The digest of the others, beside which it does not fit. None: it is wrong by itself.
+    beside: Option<String>,
+}
+
+impl Refusal {
+    /// Makes that of an object that does not fit beside others, whose digest this is.
+    pub fn beside(text: String, why: String, others: String) -> Self {
+        Self {
+            text,
+            why,
+            at: Instant::now(),
+            beside: Some(others),
+        }
+    }
+}
+
+/// Refused objects by their names.
+pub type Refusals = BTreeMap<String, Refusal>;
+
+/// Objects: what is to be in force.
+#[derive(Debug)]
+pub struct Choice {
+    /// Objects: what stays of the objects in force.
+    pub kept: Fragments,
+    /// Kept ones, with the changes that fit.
+    pub good: Fragments,
+    /// Objects: those that are refused.
+    pub refusals: Refusals,
+    /// Changes that were not looked at yet.
+    pub left: Vec<String>,
+}
+
+impl Choice {
+    /// Whether there is more to be chosen, once this is in force: what was not looked at, or what may fit beside others.
+    pub fn is_open(&self) -> bool {
+        let others = self.good.digest();
+        let is_news = |old: &Refusal| old.beside.as_ref().is_some_and(|old| *old != others);
+        !self.left.is_empty() || self.refusals.values().any(is_news)
+    }
+
+    /// Returns the reasons of all that are refused.
+    pub fn refused(&self) -> BTreeMap<String, String> {
+        let refusals = self.refusals.iter();
+        let mut refused: BTreeMap<String, String> = refusals
+            .map(|(name, refusal)| (name.clone(), refusal.why.clone()))
+            .collect();
+        for name in &self.left {
+            let why = "it is not looked at yet, for many others are wrong";
+            refused.insert(name.clone(), why.to_owned());
+        }
+        refused
+    }
+}
+
+/// Chooses among the objects that are offered, beside those in force. `known`: those that were refused before.
+///
+/// # Errors
+/// Says why nothing fits: what is in force does not, beside the host's own files as they are now.
+pub fn choose(
+    in_force: &Fragments,
+    offered: &Fragments,
+    known: &Refusals,
+    check: &dyn Fn(&Fragments) -> Result<(), String>,
+) -> Result<Choice, String> {
+    let stays = |name: &str| {
+        offered.is_cut || offered.unusable.contains_key(name) || offered.text(name).is_some()
+    };
+    let kept = in_force.files.iter().filter(|file| stays(&file.name));
+    let kept = Fragments {
+        revision: offered.revision,
+        files: kept.cloned().collect(),
+        ..Fragments::default()
+    };
+    let beside = kept.digest();
+    let mut refusals = Refusals::new();
+    let (mut fresh, mut again) = (Vec::new(), Vec::new());
+    for file in &offered.files {
+        if kept.text(&file.name) == Some(file.text.as_str()) {
+            continue;
+        }
+        match known.get(&file.name).filter(|old| old.text == file.text) {
+            None => fresh.push(file.clone()),
+            Some(old) => {
+                let is_news = match &old.beside {
+                    None => old.at.elapsed() > LOOK_AGAIN,
+                    Some(others) => *others != beside,
+                };
+                match is_news {
+                    true => again.push(file.clone()),
+                    false => drop(refusals.insert(file.name.clone(), old.clone())),
+                }
+            }
+        }
+    }
+    let mut is_checked = false;
+    let mut why_none = None;
+    let mut halves = Halves::new(kept.clone(), MAX_CHECKS);
+    // What was refused before does not hold up the others.
+    halves.try_all(vec![again, fresh], &mut |whole| {
+        if let Some(why) = &why_none {
+            return Err(String::clone(why));
+        }
+        let checked = check(whole);
+        if checked.is_err() && !is_checked {
+            is_checked = true;
+            why_none = check(&kept).err();
+        }
+        checked
+    });
+    if let Some(why) = why_none {
+        return Err(why);
+    }
+    let beside = halves.good.digest();
+    for (file, why) in halves.refused {
+        let alone = Fragments {
+            files: vec![file.clone()],
+            ..Fragments::default()
+        };
+        let is_wrong = check(&alone).is_err();
+        let refusal = Refusal {
+            text: file.text,
+            why,
+            at: Instant::now(),
+            beside: (!is_wrong).then(|| beside.clone()),
+        };
+        refusals.insert(file.name, refusal);
+    }
+    Ok(Choice {
+        kept,
+        good: halves.good,
+        refusals,
+        left: halves.left,
+    })
+}
+
+/// Finds what fits: all of it, or halves, down to the one that is wrong.
+pub struct Halves {
+    /// Objects: what fits.
+    pub good: Fragments,
+    /// Objects: what does not, each with the reason.
+    pub refused: Vec<(Fragment, String)>,
+    /// Objects: what was not tried: there were too many.
+    pub left: Vec<String>,
+    tries: usize,
+}
+
+impl Halves {
+    /// Begins with what fits already, and tries so many times at most.
+    pub fn new(good: Fragments, tries: usize) -> Self {
+        Self {
+            good,
+            refused: Vec::new(),
+            left: Vec::new(),
+            tries,
+        }
+    }
+
+    /// Tries batches, the last one first. What exceeds the bounds of what can be kept on disk does not fit.
+    pub fn try_all(
+        &mut self,
+        mut batches: Vec<Vec<Fragment>>,
+        fits: &mut dyn FnMut(&Fragments) -> Result<(), String>,
+    ) {
+        while let Some(mut batch) = batches.pop() {
+            if batch.is_empty() {
+                continue;
+            }
+            if self.tries == 0 {
+                self.left.extend(batch.into_iter().map(|file| file.name));
+                continue;
+            }
+            self.tries -= 1;
+            let whole = Fragments::of_objects(self.good.revision, with(&self.good, &batch));
+            let tried = whole.map_err(|why| why.to_string());
+            match tried.and_then(|whole| fits(&whole).map(|()| whole)) {
+                Ok(whole) => self.good = whole,
+                Err(why) if batch.len() == 1 => {
+                    self.refused.extend(batch.pop().map(|file| (file, why)));
+                }
+                Err(_) => {
+                    let behind = batch.split_off(batch.len() / 2);
+                    // The first half comes first: those of the cluster come before the others.
+                    batches.extend([behind, batch]);
+                }
+            }
+        }
+    }
+}
+
+/// Files with others in the place of those with the same names, and beside them.
+fn with(kept: &Fragments, others: &[Fragment]) -> Vec<Fragment> {
+    let is_other = |name: &str| others.iter().any(|other| other.name == name);
+    let kept = kept.files.iter().filter(|file| !is_other(&file.name));
+    kept.chain(others).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use policy_source::{MAX_OBJECTS, MAX_OBJECTS_BYTES};
+
+    use super::*;
+
+    fn objects(files: &[(&str, &str)]) -> Fragments {
+        let files = files.iter().map(|(name, text)| Fragment {
+            name: format!("p/{name}"),
+            text: (*text).to_owned(),
+        });
+        Fragments::of_objects(1, files.collect()).unwrap()
+    }
+
+    fn texts(fragments: &Fragments) -> String {
+        let texts = fragments.files.iter().map(|file| file.text.as_str());
+        texts.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Texts with `bad` are wrong by themselves; of `big` there can be one.
+    fn check(whole: &Fragments) -> Result<(), String> {
+        let texts = texts(whole);
+        match (texts.contains("bad"), texts.matches("big").count() > 1) {
+            (true, _) => Err("bad".into()),
+            (_, true) => Err("too many".into()),
+            _ => Ok(()),
+        }
+    }
+
+    #[test]
+    fn what_fits_is_chosen_and_what_was_refused_is_not_checked_again() {
+        let checks = Cell::new(0);
+        let counted = |whole: &Fragments| {
+            checks.set(checks.get() + 1);
+            check(whole)
+        };
+        let in_force = objects(&[("a", "a1"), ("b", "b1"), ("gone", "g")]);
+        let offered = objects(&[("a", "a2"), ("b", "bad"), ("c", "c1"), ("d", "bad")]);
+        let choice = choose(&in_force, &offered, &Refusals::new(), &counted).unwrap();
+        assert_eq!(texts(&choice.good), "a2 b1 c1");
+        let refused = choice.refused();
+        assert_eq!(refused.keys().collect::<Vec<_>>(), ["p/b", "p/d"]);
+        assert!(choice.left.is_empty());
+
+        checks.set(0);
+        let choice = choose(&choice.good, &offered, &choice.refusals, &counted).unwrap();
+        assert_eq!((checks.get(), texts(&choice.good)), (0, "a2 b1 c1".into()));
+        assert_eq!(choice.refused(), refused);
+
+        // Another one's change costs one check, whatever is refused; and a text that is new is looked at.
+        let offered = objects(&[("a", "a3"), ("b", "bad"), ("c", "c1"), ("d", "d2")]);
+        let choice = choose(&choice.good, &offered, &choice.refusals, &counted).unwrap();
+        assert_eq!(
+            (checks.get(), texts(&choice.good)),
+            (1, "a3 b1 c1 d2".into())
+        );
+    }
+
+    #[test]
+    fn one_that_fits_alone_is_tried_when_the_others_are_others() {
+        let offered = objects(&[("a", "big"), ("b", "big")]);
+        let choice = choose(&objects(&[]), &offered, &Refusals::new(), &check).unwrap();
+        assert_eq!(texts(&choice.good), "big");
+        assert_eq!(choice.refused()["p/b"], "too many");
+        let offered = objects(&[("a", "small"), ("b", "big")]);
+        assert!(!choice.is_open());
+        let choice = choose(&choice.good, &offered, &choice.refusals, &check).unwrap();
+        // The other one has to be in force first.
+        assert!(choice.is_open());
+        let choice = choose(&choice.good, &offered, &choice.refusals, &check).unwrap();
+        assert_eq!(texts(&choice.good), "small big");
+        assert!(!choice.is_open());
+    }
+
+    #[test]
+    fn what_is_not_read_stays() {
+        let in_force = objects(&[("a", "a1"), ("z", "deny")]);
+        let mut offered = objects(&[("a", "a2")]);
+        offered.is_cut = true;
+        let choice = choose(&in_force, &offered, &Refusals::new(), &check).unwrap();
+        assert_eq!(texts(&choice.good), "a2 deny");
+        offered.is_cut = false;
+        offered.unusable.insert("p/z".into(), "nested".into());
+        let choice = choose(&choice.good, &offered, &Refusals::new(), &check).unwrap();
+        assert_eq!(texts(&choice.good), "a2 deny");
+        offered.unusable.clear();
+        let choice = choose(&choice.good, &offered, &Refusals::new(), &check).unwrap();
+        assert_eq!(texts(&choice.good), "a2");
+    }
+
+    #[test]
+    fn the_hosts_own_mistake_is_no_objects() {
+        let refuse = |_: &Fragments| Err("own".to_owned());
+        let offered = objects(&[("a", "a1"), ("b", "b1")]);
+        let said = choose(&objects(&[]), &offered, &Refusals::new(), &refuse);
+        assert_eq!(said.unwrap_err(), "own");
+    }
+
+    #[test]
+    fn many_wrong_ones_are_found_little_by_little() {
+        let names: Vec<String> = (0..MAX_OBJECTS).map(|n| format!("{n:03}")).collect();
+        let offered: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "bad")).collect();
+        let offered = objects(&offered);
+        let checks = Cell::new(0);
+        let counted = |whole: &Fragments| {
+            checks.set(checks.get() + 1);
+            check(whole)
+        };
+        let (mut refusals, mut rounds) = (Refusals::new(), 0);
+        loop {
+            checks.set(0);
+            let choice = choose(&objects(&[]), &offered, &refusals, &counted).unwrap();
+            assert!(checks.get() <= 2 * MAX_CHECKS + 1, "{}", checks.get());
+            assert!(choice.refusals.len() > refusals.len());
+            assert_eq!(choice.refused().len(), MAX_OBJECTS);
+            refusals = choice.refusals;
+            rounds += 1;
+            if choice.left.is_empty() {
+                break;
+            }
+        }
+        assert!(rounds < 32, "{rounds}");
+    }
+
+    #[test]
+    fn what_could_not_be_read_again_is_not_put_into_force() {
+        let half = "x".repeat(MAX_OBJECTS_BYTES / 2);
+        let in_force = objects(&[("a", &half), ("b", &half)]);
+        let offered = objects(&[("a", &half), ("b", &half), ("c", "")]);
+        let mut offered = offered;
+        offered.files[2].text = "c".into();
+        let choice = choose(&in_force, &offered, &Refusals::new(), &check).unwrap();
+        assert_eq!(choice.good.files.len(), 2);
+        assert!(choice.refused()["p/c"].contains("at most"));
+        assert!(Fragments::of_objects(1, choice.good.files).is_ok());
+    }
+}

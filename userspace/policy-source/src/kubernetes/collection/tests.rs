@@ -1,0 +1,244 @@
+use std::{
+    pin::Pin,
+    sync::Mutex,
+    task::{Context, Poll},
+};
+
+use hyper::{
+    Request, Response,
+    body::{Body, Bytes, Frame, Incoming},
+    server::conn::http2,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tls::{Dialling, Endpoint};
+
+use super::*;
+use crate::{API_SERVER, KubernetesSettings, Pace};
+
+type Any = Kept<Result<String, String>>;
+
+fn collection() -> Collection<'static, Result<String, String>> {
+    Collection {
+        path: String::new(),
+        query: String::new(),
+        most: 4,
+        keep: Box::new(|_, json| {
+            let read: Result<serde_json::Value, _> = serde_json::from_str(json.get());
+            let read = read.map(|read| read["spec"].to_string());
+            (read.map_err(|error| error.to_string()), json.get().len())
+        }),
+    }
+}
+
+fn object(at: &str, version: u32, spec: &str) -> String {
+    let (namespace, name) = at.split_once('/').unwrap();
+    format!(
+        "{{\"metadata\":{{\"name\":\"{name}\",\"namespace\":\"{namespace}\",\"resourceVersion\":\"{version}\"}},\"spec\":{spec}}}"
+    )
+}
+
+fn event(kind: &str, at: &str, version: u32) -> String {
+    let object = object(at, version, "1");
+    format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
+}
+
+fn names(kept: &Any) -> Vec<String> {
+    let names = kept.iter();
+    names
+        .map(|(namespace, name, _)| format!("{namespace}/{name}"))
+        .collect()
+}
+
+#[test]
+fn events_are_applied_and_the_version_goes_on() {
+    let collection = collection();
+    let (mut kept, mut seen) = (Any::default(), "1".to_owned());
+    let mut take = |line: &str| collection.take(line.as_bytes(), &mut kept, &mut seen);
+    assert_eq!(take(&event("ADDED", "n/a", 2)).unwrap(), Taken::Changed);
+    assert_eq!(take(&event("MODIFIED", "n/a", 3)).unwrap(), Taken::Changed);
+    assert_eq!(take(&event("ADDED", "n/b", 4)).unwrap(), Taken::Changed);
+    assert_eq!(take(&event("DELETED", "n/a", 6)).unwrap(), Taken::Away);
+    assert_eq!(take(&event("BOOKMARK", "n/", 9)).unwrap(), Taken::Nothing);
+    let gone = "{\"type\":\"ERROR\",\"object\":{\"code\":410,\"message\":\"too old\"}}";
+    assert!(matches!(take(gone), Err(Failure::Compacted)));
+    let broken = "{\"type\":\"ERROR\",\"object\":{\"code\":500,\"message\":\"x\"}}";
+    assert!(matches!(take(broken), Err(Failure::Lost(_))));
+    assert!(matches!(take("{"), Err(Failure::Lost(_))));
+    assert_eq!(seen, "9");
+    assert_eq!(names(&kept), ["n/b"]);
+    assert!(!kept.is_cut);
+}
+
+#[test]
+fn an_object_that_is_nested_too_deep_spoils_no_other() {
+    let deep = object("n/deep", 7, &("[".repeat(500) + &"]".repeat(500)));
+    let list = format!(
+        "{{\"metadata\":{{}},\"items\":[{deep},{}]}}",
+        object("n/good", 8, "1")
+    );
+    let list: List<'_> = parsed(list.as_bytes()).unwrap();
+    let collection = collection();
+    let mut kept = Any::default();
+    for one in list.items {
+        let headed: Headed = parsed(one.get().as_bytes()).unwrap();
+        collection.put(&mut kept, &headed.metadata, one);
+    }
+    let mut seen = String::new();
+    let event = format!("{{\"type\":\"MODIFIED\",\"object\":{deep}}}\n");
+    let taken = collection.take(event.as_bytes(), &mut kept, &mut seen);
+    assert_eq!(taken.unwrap(), Taken::Changed);
+    assert_eq!(seen, "7");
+    assert_eq!(names(&kept), ["n/deep", "n/good"]);
+    let read: Vec<_> = kept.iter().map(|(_, _, read)| read.is_ok()).collect();
+    assert_eq!(read, [false, true]);
+}
+
+#[test]
+fn without_room_the_namespace_that_takes_the_most_gives_way() {
+    let mut kept = Kept::default();
+    let mut put = |at: &str, bytes| {
+        let (namespace, name) = at.split_once('/').unwrap();
+        kept.put((namespace.to_owned(), name.to_owned()), ((), bytes), 4);
+        let names = kept.iter();
+        let names = names.map(|(namespace, name, ())| format!("{namespace}/{name}"));
+        (names.collect::<Vec<_>>().join(" "), kept.is_cut)
+    };
+    for at in ["aaa/1", "aaa/2", "aaa/3"] {
+        assert!(!put(at, 1).1);
+    }
+    assert_eq!(put("zzz/1", 1), ("aaa/1 aaa/2 aaa/3 zzz/1".into(), false));
+    assert_eq!(put("aaa/4", 1), ("aaa/1 aaa/2 aaa/3 zzz/1".into(), true));
+    assert_eq!(put("zzz/2", 1).0, "aaa/1 aaa/2 zzz/1 zzz/2");
+    // By bytes, too, and what takes all of it is not kept itself.
+    assert_eq!(put("aaa/1", 2 * LEAST_BYTES).0, "aaa/1 zzz/1 zzz/2");
+    assert_eq!(put("bbb/1", 9 * LEAST_BYTES).0, "aaa/1 zzz/1 zzz/2");
+}
+
+/// An answer of an API server, which ends at once.
+struct Answer(Option<Bytes>);
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.take().map(|text| Ok(Frame::data(text))))
+    }
+}
+
+/// Follows at an API server that gives these answers, and then fails. Returns what it was asked, the names that were told of, and how it ended.
+async fn follow(
+    answers: &[(u16, String)],
+    seen: &mut String,
+) -> (Vec<String>, Vec<Vec<String>>, Failure) {
+    let (ours, its) = tokio::io::duplex(1 << 20);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let (left, noted) = (Mutex::new(answers.to_vec().into_iter()), asked.clone());
+    let serve = service_fn(move |request: Request<Incoming>| {
+        let query = request.uri().query().unwrap_or_default();
+        noted.lock().unwrap().push(query.to_owned());
+        let answer = left.lock().unwrap().next();
+        let (status, text) = answer.unwrap_or((500, String::new()));
+        let answer = Response::builder().status(status);
+        let answer = answer.body(Answer(Some(text.into()))).unwrap();
+        std::future::ready(Ok::<_, Infallible>(answer))
+    });
+    let server = http2::Builder::new(TokioExecutor::new());
+    let server = tokio::spawn(server.serve_connection(TokioIo::new(its), serve));
+    let settings = Arc::new(KubernetesSettings {
+        server: Endpoint::parse("https://127.0.0.1:1", API_SERVER).unwrap(),
+        tls: Dialling {
+            ca: "/ca".into(),
+            server_name: None,
+            own: None,
+        },
+        token_file: None,
+        node: "n".to_owned(),
+        pod: None,
+    });
+    let pace = Pace::default();
+    let session = Session::over(TokioIo::new(ours), &settings, &pace);
+    let session = session.await.unwrap();
+    let mut told = Vec::new();
+    let collection = collection();
+    let followed = collection.follow(&session, seen, |kept| told.push(names(kept)), || ());
+    let Err(ended) = followed.await;
+    server.abort();
+    let asked = asked.lock().unwrap().clone();
+    (asked, told, ended)
+}
+
+fn list(version: u32, more: &str, objects: &[String]) -> (u16, String) {
+    let objects = objects.join(",");
+    let list = format!(
+        "{{\"metadata\":{{\"resourceVersion\":\"{version}\",\"continue\":\"{more}\"}},\"items\":[{objects}]}}"
+    );
+    (200, list)
+}
+
+fn is_watch(asked: &str, version: u32) -> bool {
+    asked.starts_with("watch=true") && asked.contains(&format!("&resourceVersion={version}&"))
+}
+
+#[tokio::test]
+async fn what_is_too_long_is_asked_for_in_small_pages() {
+    let answers = [
+        (200, " ".repeat((16 << 20) + 1)),
+        list(0, "more", &[object("n/a", 1, "1")]),
+        list(7, "", &[object("n/b", 2, "1")]),
+        (200, event("DELETED", "n/a", 8)),
+    ];
+    let mut seen = String::new();
+    let (asked, told, ended) = follow(&answers, &mut seen).await;
+    let [first, second, third, watch] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(first, "limit=500&resourceVersion=0");
+    assert_eq!(
+        (second.as_str(), third.as_str()),
+        ("limit=8", "limit=8&continue=more")
+    );
+    assert!(is_watch(watch, 7), "{watch}");
+    assert_eq!(told, [vec!["n/a", "n/b"], vec!["n/b"]]);
+    // The watch ended as it began, after which a pause is made.
+    assert!(matches!(ended, Failure::Lost(_)), "{ended}");
+    assert_eq!(seen, "8");
+}
+
+#[tokio::test]
+async fn no_answer_is_older_than_what_was_seen() {
+    let gone = "{\"type\":\"ERROR\",\"object\":{\"code\":410,\"message\":\"too old\"}}\n";
+    let mut seen = String::new();
+    let answers = [
+        list(5, "", &[]),
+        (200, gone.to_owned()),
+        list(9, "", &[object("n/a", 9, "1")]),
+        (200, gone.to_owned()),
+    ];
+    let (asked, told, ended) = follow(&answers, &mut seen).await;
+    let [memory, watch, store, again] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(memory, "limit=500&resourceVersion=0");
+    assert!(is_watch(watch, 5) && is_watch(again, 9), "{asked:?}");
+    assert_eq!(store, "limit=500");
+    assert_eq!(told, [vec![], vec!["n/a".to_owned()]]);
+    // Again, and from the store: a pause is made.
+    assert!(matches!(ended, Failure::Compacted), "{ended}");
+    assert_eq!(seen, "9");
+
+    // The next session.
+    let behind = "{\"message\":\"Timeout: Too large resource version: 9, current: 3\"}";
+    let answers = [(504, behind.to_owned()), list(3, "", &[])];
+    let (asked, _, _) = follow(&answers, &mut seen).await;
+    assert_eq!(
+        asked[0],
+        "resourceVersion=9&resourceVersionMatch=NotOlderThan"
+    );
+    assert_eq!(asked[1], "limit=500");
+    assert!(is_watch(&asked[2], 3), "{asked:?}");
+}
