@@ -71,9 +71,9 @@ pub fn run(args: &Args) -> Result<()> {
     run_command(
         cargo()
             .args([
+                // As the workspace was built: of one package, the features of what it needs are others.
                 "test",
-                "--package",
-                "underpass",
+                "--workspace",
                 "--test",
                 "host",
                 "kubernetes",

@@ -1,4 +1,5 @@
 use std::{
+    collections::VecDeque,
     pin::Pin,
     sync::Mutex,
     task::{Context, Poll},
@@ -137,11 +138,12 @@ async fn follow(
 ) -> (Vec<String>, Vec<Vec<String>>, Failure) {
     let (ours, its) = tokio::io::duplex(1 << 20);
     let asked = Arc::new(Mutex::new(Vec::new()));
-    let (left, noted) = (Mutex::new(answers.to_vec().into_iter()), asked.clone());
+    let left = Mutex::new(VecDeque::from(answers.to_vec()));
+    let noted = asked.clone();
     let serve = service_fn(move |request: Request<Incoming>| {
         let query = request.uri().query().unwrap_or_default();
         noted.lock().unwrap().push(query.to_owned());
-        let answer = left.lock().unwrap().next();
+        let answer = left.lock().unwrap().pop_front();
         let (status, text) = answer.unwrap_or((500, String::new()));
         let answer = Response::builder().status(status);
         let answer = answer.body(Answer(Some(text.into()))).unwrap();
