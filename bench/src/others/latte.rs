@@ -82,7 +82,11 @@ impl Other for Latte {
     }
 
     fn seconds(&self) -> f64 {
-        3.0
+        1.0
+    }
+
+    fn rounds(&self) -> u32 {
+        20
     }
 
     fn shape(&self) -> (usize, usize) {

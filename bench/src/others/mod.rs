@@ -45,6 +45,9 @@ pub trait Other: Sync {
     /// The seconds of a turn, unless somebody says otherwise: enough for what starts with it.
     fn seconds(&self) -> f64;
 
+    /// The rounds, unless somebody says otherwise: latte's loads end within ten minutes, YCSB's within a quarter of an hour.
+    fn rounds(&self) -> u32;
+
     /// The connections that it opens for its load, and the requests in flight on all of them.
     fn shape(&self) -> (usize, usize);
 }

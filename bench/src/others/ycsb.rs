@@ -79,6 +79,10 @@ impl Other for Ycsb {
         8.0
     }
 
+    fn rounds(&self) -> u32 {
+        6
+    }
+
     fn shape(&self) -> (usize, usize) {
         (1, THREADS)
     }

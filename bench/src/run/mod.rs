@@ -216,7 +216,7 @@ impl Measurement {
             machine: host::machine()?,
             versions,
             settings: RunSettings {
-                command: command_line(),
+                command: command_line(std::env::args().skip(1)),
                 rounds: how.rounds,
                 seconds: how.timing.seconds,
                 warm_up_seconds: how.warm_up_seconds,
@@ -386,9 +386,9 @@ fn one(id: &str) -> anyhow::Result<Planned> {
     one.with_context(|| format!("there is no experiment {id}"))
 }
 
-/// Returns the command line as it was typed, without passwords, and without paths on this host.
-fn command_line() -> String {
-    let mut words: Vec<String> = std::env::args().skip(1).collect();
+/// Returns a command line as it was typed, without passwords, and without folders of this host.
+fn command_line(words: impl Iterator<Item = String>) -> String {
+    let mut words: Vec<String> = words.collect();
     let secret = words.iter().position(|word| word == "--password");
     if let Some(word) = secret.and_then(|at| words.get_mut(at + 1)) {
         "…".clone_into(word);
@@ -400,10 +400,46 @@ fn command_line() -> String {
         "--password=…".clone_into(word);
     }
     for word in &mut words {
-        if let Some((name, file)) = word.split_once('=').filter(|(_, file)| file.contains('/')) {
-            let file = file.rsplit('/').next().unwrap_or_default();
-            *word = format!("{name}={file}");
-        }
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) if value.contains('/') => (format!("{name}="), value),
+            None if word.starts_with('/') => ("…/".to_owned(), &**word),
+            _ => continue,
+        };
+        let file = value.trim_end_matches('/').rsplit('/').next();
+        *word = format!("{name}{}", file.unwrap_or_default());
     }
     format!("underpass-bench {}", words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::command_line;
+
+    #[test]
+    fn a_command_line_tells_neither_passwords_nor_folders_of_this_host() {
+        let said = |words: &[&str]| command_line(words.iter().map(|&word| word.to_owned()));
+        for (words, kept) in [
+            (
+                &[
+                    "other",
+                    "latte",
+                    "--home",
+                    "/home/me/latte",
+                    "--password",
+                    "xyzzy",
+                ][..],
+                "other latte --home …/latte --password …",
+            ),
+            (
+                &["bars", "--password=xyzzy", "--agent=/home/me/underpass"],
+                "bars --password=… --agent=underpass",
+            ),
+            (
+                &["run", "agent-2=../builds/", "--cassandra", "127.0.0.1:9042"],
+                "run agent-2=builds --cassandra 127.0.0.1:9042",
+            ),
+        ] {
+            assert_eq!(said(words), format!("underpass-bench {kept}"));
+        }
+    }
 }

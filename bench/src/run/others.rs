@@ -36,8 +36,6 @@ use crate::{
 
 /// The paths, beside the two directs.
 const PATHS: [&str; 6] = ["bypass", "tap", "enrich", "haproxy", "envoy", "shotover"];
-/// Rounds with which latte's loads end within ten minutes, and YCSB's within a quarter of an hour.
-const ROUNDS: u32 = 6;
 /// The workload whose job stands for a generator's, where paths ask what they are to carry.
 const LIKE: &str = "stress-read";
 /// The time limit beyond the load's own seconds: a JVM starts and connects.
@@ -59,10 +57,10 @@ pub struct Args {
     given: Given,
     #[command(flatten)]
     common: Common,
-    /// Interleaved rounds
-    #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-    /// The seconds that each path is loaded in a round [default: 3 by latte, 8 by ycsb]
+    /// Interleaved rounds [default: 20 by latte, 6 by ycsb]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// The seconds that each path is loaded in a round [default: 1 by latte, 8 by ycsb]
     #[arg(long, value_parser = crate::seconds)]
     seconds: Option<f64>,
 }
@@ -85,7 +83,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     );
     let paths = PATHS.map(str::to_owned);
     let seconds = args.seconds.unwrap_or_else(|| other.seconds());
-    let mut how = how(args.rounds, seconds, args.common.seed);
+    let rounds = args.rounds.unwrap_or_else(|| other.rounds());
+    let mut how = how(rounds, seconds, args.common.seed);
     // A turn is a round: a generator that starts anew each half second would be measured starting.
     how.timing.turn_seconds = seconds;
     let out = format!("bench/results/{}.json.gz", other.name());
