@@ -4,12 +4,13 @@
 //! Only root can change the file, or put another one in its place: [`trusted`].
 //!
 //! The file has whole lines only: a line that a full disk has cut off is taken back, or else ended
-//! by a line feed before the next one. A line is never in two files.
+//! by a line feed before the next one, as is one that a crash has cut off. A line is never in two files.
 
 use std::{
     ffi::OsString,
     fs::{self, File},
     io::{self, Write},
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -46,14 +47,22 @@ pub struct LinesSettings {
 #[derive(Debug)]
 pub struct Lines {
     settings: LinesSettings,
+    open: Open,
+    /// The time since when something is not durable.
+    dirty_since: Option<Instant>,
+}
+
+/// The file that lines are written to now.
+#[derive(Debug)]
+struct Open {
     file: File,
     /// Whether the file can be cut, moved and made durable; a pipe cannot.
     is_regular: bool,
     bytes: u64,
     /// Whether the file ends with a part of a line that could not be taken back.
-    torn: bool,
-    /// The time since when something is not durable.
-    dirty_since: Option<Instant>,
+    is_torn: bool,
+    /// Whether a crash of the host may leave a folder without the file's name.
+    is_new: bool,
 }
 
 impl Lines {
@@ -62,15 +71,17 @@ impl Lines {
     /// # Errors
     /// It cannot be written to.
     pub fn open(settings: LinesSettings) -> io::Result<Self> {
-        let (file, is_regular, bytes) = open(&settings.path)?;
         Ok(Self {
+            open: Open::append(&settings.path)?,
             settings,
-            file,
-            is_regular,
-            bytes,
-            torn: false,
             dirty_since: None,
         })
+    }
+
+    /// Whether the file ends with a part of a line: behind [`Self::open`] and [`Self::reopen`], of whoever wrote last and
+    /// was killed, or whose host has crashed.
+    pub fn is_torn(&self) -> bool {
+        self.open.is_torn
     }
 
     /// Takes over new settings, for the same path.
@@ -84,8 +95,7 @@ impl Lines {
     /// The new file cannot be written to; the old one stays open.
     pub fn reopen(&mut self) -> io::Result<()> {
         self.make_durable()?;
-        (self.file, self.is_regular, self.bytes) = open(&self.settings.path)?;
-        self.torn = false;
+        self.open = Open::append(&self.settings.path)?;
         Ok(())
     }
 
@@ -95,23 +105,25 @@ impl Lines {
     /// The disk is full, or gone.
     pub fn write(&mut self, lines: &[u8]) -> io::Result<bool> {
         let len = lines.len() as u64;
+        let open = &self.open;
         let rotates =
-            self.is_regular && self.bytes > 0 && self.bytes + len > self.settings.max_bytes;
+            open.is_regular && open.bytes > 0 && open.bytes + len > self.settings.max_bytes;
         if rotates {
             self.rotate()?;
         }
-        if self.torn {
-            self.file.write_all(b"\n")?;
-            self.torn = false;
-            self.bytes += 1;
+        let open = &mut self.open;
+        if open.is_torn {
+            open.file.write_all(b"\n")?;
+            open.is_torn = false;
+            open.bytes += 1;
         }
-        if let Err(error) = self.file.write_all(lines) {
+        if let Err(error) = open.file.write_all(lines) {
             // The error does not say how much was written.
-            let taken_back = self.is_regular && self.file.set_len(self.bytes).is_ok();
-            self.torn = !taken_back;
+            let taken_back = open.is_regular && open.file.set_len(open.bytes).is_ok();
+            open.is_torn = !taken_back;
             return Err(error);
         }
-        self.bytes += len;
+        open.bytes += len;
         self.dirty_since.get_or_insert_with(Instant::now);
         Ok(rotates)
     }
@@ -152,18 +164,24 @@ impl Lines {
     /// It may not be there.
     pub fn make_durable(&mut self) -> io::Result<()> {
         let is_dirty = self.dirty_since.take().is_some();
-        match is_dirty && self.is_regular && self.settings.fsync != Fsync::Never {
-            true => self.file.sync_data(),
-            false => Ok(()),
+        if !is_dirty || !self.open.is_regular || self.settings.fsync == Fsync::Never {
+            return Ok(());
         }
+        self.open.file.sync_data()?;
+        if self.open.is_new {
+            let folder = self.settings.path.parent().unwrap_or(Path::new("/"));
+            File::open(folder)?.sync_all()?;
+            self.open.is_new = false;
+        }
+        Ok(())
     }
 
     fn rotate(&mut self) -> io::Result<()> {
         let LinesSettings { path, keep, .. } = &self.settings;
-        self.torn = false;
         if *keep == 0 {
-            self.file.set_len(0)?;
-            self.bytes = 0;
+            self.open.file.set_len(0)?;
+            self.open.bytes = 0;
+            self.open.is_torn = false;
             return Ok(());
         }
         // A move that was cut short is gone on with: what has its place already is not moved again.
@@ -186,11 +204,23 @@ fn numbered(path: &Path, n: u32) -> PathBuf {
     name.into()
 }
 
-/// The file, whether it is a regular one, and how long it is.
-fn open(path: &Path) -> io::Result<(File, bool, u64)> {
-    let file = trusted::open_to_append(path, MODE).map_err(io::Error::other)?;
-    let found = file.metadata()?;
-    Ok((file, found.is_file(), found.len()))
+impl Open {
+    fn append(path: &Path) -> io::Result<Self> {
+        let file = trusted::open_to_append(path, MODE).map_err(io::Error::other)?;
+        let found = file.metadata()?;
+        let (is_regular, bytes) = (found.is_file(), found.len());
+        let mut last = *b"\n";
+        if is_regular && bytes > 0 {
+            file.read_exact_at(&mut last, bytes - 1)?;
+        }
+        Ok(Self {
+            file,
+            is_regular,
+            bytes,
+            is_torn: last != *b"\n",
+            is_new: bytes == 0,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -268,6 +298,52 @@ mod tests {
         lines.reopen().unwrap_err();
         lines.write(b"4\n").unwrap();
         assert_eq!(read(&moved), "3\n4\n");
+    }
+
+    /// As a host's crash leaves it, with a block of zeros, or a kill.
+    #[test]
+    fn a_line_that_was_cut_off_is_ended_before_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        for (found, is_torn, left) in [
+            ("", false, "2\n"),
+            ("1\n", false, "1\n2\n"),
+            ("1", true, "1\n2\n"),
+            ("1\n\0\0", true, "1\n\0\0\n2\n"),
+        ] {
+            let path = folder.path().join("a.log");
+            fs::write(&path, found).unwrap();
+            let mut lines = Lines::open(settings(&path)).unwrap();
+            assert_eq!(lines.is_torn(), is_torn, "{found:?}");
+            lines.write(b"2\n").unwrap();
+            assert!(!lines.is_torn());
+            assert_eq!(read(&path), left, "{found:?}");
+        }
+    }
+
+    /// A file's name is on the disk once its lines are, and those of files that were moved.
+    #[test]
+    fn a_new_file_is_in_its_folder_for_good() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.log");
+        let mut lines = Lines::open(settings(&path)).unwrap();
+        for line in ["12345678\n", "90123456\n"] {
+            lines.write(line.as_bytes()).unwrap();
+            assert!(lines.open.is_new, "{line}");
+            lines.batch_ends().unwrap();
+            assert!(!lines.open.is_new, "{line}");
+        }
+        // One that is not asked for costs nothing; one that fails is an error.
+        let never = LinesSettings {
+            fsync: Fsync::Never,
+            ..settings(&folder.path().join("b.log"))
+        };
+        let mut lines = Lines::open(never).unwrap();
+        lines.write(b"1\n").unwrap();
+        fs::remove_dir_all(folder.path()).unwrap();
+        lines.batch_ends().unwrap();
+        lines.settings.fsync = Fsync::Batch;
+        lines.write(b"2\n").unwrap();
+        assert!(lines.batch_ends().is_err());
     }
 
     #[test]

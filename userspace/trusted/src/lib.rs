@@ -248,7 +248,7 @@ pub fn read_text(path: &Path, most: u64) -> Result<String, Untrusted> {
     })
 }
 
-/// Opens a file to write at its end, or makes it with this mode.
+/// Opens a file to read, and to write at its end, or makes it with this mode.
 ///
 /// # Errors
 /// The file is a link, a pipe or a device, or belongs to another user; or others can write to it, or put another file in
@@ -259,7 +259,7 @@ pub fn open_to_append(path: &Path, mode: u32) -> Result<File, Untrusted> {
         source,
     };
     let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(mode);
+    options.read(true).append(true).create(true).mode(mode);
     if test_hooks::get().any_journal {
         return options.open(path).map_err(io);
     }

@@ -1,6 +1,7 @@
 //! Rules with `audit`: which lines there are, what is in them and what is not; what becomes of them when
 //! the file cannot be written.
 
+mod crash;
 mod files;
 mod full;
 

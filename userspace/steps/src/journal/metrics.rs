@@ -12,12 +12,14 @@ pub struct JournalMetrics {
     held: IntCounterVec,
 }
 
-/// The operation on a file that failed.
+/// What went wrong with a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failed {
     Write,
     Sync,
     Reopen,
+    /// A part of a line was at the end of the file when it was opened.
+    Torn,
 }
 
 impl JournalMetrics {
@@ -37,7 +39,7 @@ impl JournalMetrics {
             failures: counters(
                 "underpass_journal_failures_total",
                 "Failed operations on journals' files, by journal and operation: `write`, `sync`, \
-                 `reopen`.",
+                 `reopen`; `torn`: the file that was opened ended in the middle of a line.",
                 &["journal", "what"],
             )?,
             held: counters(
@@ -80,6 +82,7 @@ impl JournalMetrics {
             Failed::Write => "write",
             Failed::Sync => "sync",
             Failed::Reopen => "reopen",
+            Failed::Torn => "torn",
         };
         self.failures.with_label_values(&[journal, what]).inc();
     }

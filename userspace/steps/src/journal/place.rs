@@ -173,6 +173,14 @@ impl Target {
         }
     }
 
+    /// Whether it was opened with a part of a line at its end.
+    pub(super) fn is_torn(&self) -> bool {
+        match self {
+            Self::Log => false,
+            Self::File(file) => file.is_torn(),
+        }
+    }
+
     /// Ends a batch as in [`Lines::batch_ends`]; the agent's log is never made durable.
     pub(super) fn batch_ends(&mut self) -> io::Result<()> {
         self.file().map_or(Ok(()), Lines::batch_ends)

@@ -36,7 +36,7 @@ impl Writing {
         when_full: WhenFull,
         format: Format,
     ) -> Self {
-        Self {
+        let writing = Self {
             target,
             kept,
             when_full,
@@ -44,6 +44,17 @@ impl Writing {
             text: Vec::new(),
             records: 0,
             fails: false,
+        };
+        writing.tell_if_torn();
+        writing
+    }
+
+    /// Tells of a part of a line at the end of the file that was opened. The next line begins behind it.
+    fn tell_if_torn(&self) {
+        if self.target.is_torn() {
+            let (journal, to) = (self.kept.name, &self.kept.to);
+            self.kept.metrics.failed(journal, Failed::Torn);
+            tracing::warn!(journal, %to, "the journal's file ends in the middle of a line, of a host that crashed or an agent that was killed: the line is ended there");
         }
     }
 
@@ -100,8 +111,9 @@ impl Writing {
             return;
         };
         self.when_full = settings.when_full;
-        if let Err(error) = self.target.apply_settings(settings.to) {
-            self.failed(Failed::Reopen, &error);
+        match self.target.apply_settings(settings.to) {
+            Ok(()) => self.tell_if_torn(),
+            Err(error) => self.failed(Failed::Reopen, &error),
         }
     }
 }
