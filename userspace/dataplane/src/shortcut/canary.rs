@@ -1,6 +1,8 @@
 //! Tries the shortcut out on loopback sockets of this process, with programs and maps of its own:
 //! what it relies on is how this very kernel behaves.
 
+mod leg;
+
 use std::{
     fmt,
     fs::File,
@@ -57,6 +59,9 @@ pub(super) fn try_out(mark: Option<Mark>) -> Result<Fionread, String> {
         .asks_first()
         .map_err(of("a reader that asks FIONREAD"))?;
     canary.kill().map_err(of("a reset"))?;
+    canary
+        .short_leg()
+        .map_err(of("a connection that is there already"))?;
     canary.large_write().map_err(of("64 MiB in one write"))?;
     Ok(says)
 }
@@ -130,12 +135,23 @@ impl Canary {
     /// A client's end and a database's, both on the shortcut.
     fn pair(&mut self) -> io::Result<(TcpStream, TcpStream)> {
         let before = self.counts()?.flows;
+        let pair = self.connect(Some(NOBODYS))?;
+        if self.counts()?.flows != before + 1 {
+            return Err(io::Error::other("its sockets were not enrolled"));
+        }
+        Ok(pair)
+    }
+
+    /// A connection, whose client may wish to be on the shortcut.
+    fn connect(&mut self, wish: Option<Wish>) -> io::Result<(TcpStream, TcpStream)> {
         let client = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
         if let Some(mark) = self.shortcut.mark {
             client.set_mark(mark.0)?;
         }
-        let wish = self.shortcut.wishes.insert(&client, NOBODYS, 0);
-        wish.map_err(io::Error::other)?;
+        if let Some(wish) = wish {
+            let inserted = self.shortcut.wishes.insert(&client, wish, 0);
+            inserted.map_err(io::Error::other)?;
+        }
         client.connect(&self.listener.local_addr()?.into())?;
         let client = TcpStream::from(client);
         let server = loop {
@@ -149,9 +165,6 @@ impl Canary {
             end.set_nodelay(true)?;
             end.set_read_timeout(Some(PATIENCE))?;
             end.set_write_timeout(Some(PATIENCE))?;
-        }
-        if self.counts()?.flows != before + 1 {
-            return Err(io::Error::other("its sockets were not enrolled"));
         }
         Ok((client, server))
     }
