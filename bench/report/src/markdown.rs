@@ -48,6 +48,23 @@ impl Text {
         self.with(&text)
     }
 
+    /// A text in which what one would type stands between backticks.
+    pub fn with_code(text: &str) -> Self {
+        let parts: Vec<&str> = text.split('`').collect();
+        // One backtick stands alone.
+        if parts.len().is_multiple_of(2) {
+            return text.into();
+        }
+        let mut whole = Self::new();
+        for (n, part) in parts.into_iter().enumerate() {
+            whole = match n.is_multiple_of(2) {
+                true => whole.plain(part),
+                false => whole.code(part),
+            };
+        }
+        whole
+    }
+
     /// And a link; where its address is not of the web, only its text.
     #[must_use]
     pub fn link(self, text: impl Into<String>, url: impl Into<String>) -> Self {
@@ -264,6 +281,10 @@ mod tests {
         assert_eq!(escaped("*a* [b](c)"), r"\*a\* \[b\](c)");
         assert_eq!(code("stress-read"), "`stress-read`");
         assert_eq!(code("a|`b"), r"a\|\`b");
+        let typed = |text: &str| Text::with_code(text).to_string();
+        assert_eq!(typed("the step `a_b` of *two*"), r"the step `a_b` of \*two\*");
+        assert_eq!(typed("`a` | `b`"), r"`a` \| `b`");
+        assert_eq!(typed("it`s"), r"it\`s");
         let link = |url: &str| Text::new().link("x", url).to_string();
         assert_eq!(
             link("https://a.example/b c"),

@@ -45,7 +45,7 @@ pub fn readme(run: Option<&Run>) -> String {
         .numbers("throughput", move |path| cell::brief_throughput(most, path))
         .words("how bytes travel", |path| {
             let path = run.path(path);
-            path.map_or_else(|| NONE.to_owned(), |path| path.about.clone())
+            path.map_or_else(|| NONE.into(), |path| Text::with_code(&path.about))
         });
     page.table("", &table, ROWS);
     page.markdown(format_args!(

@@ -108,7 +108,7 @@ fn machine(page: &mut Page, run: &Run) {
             PathKind::Ours => "underpass",
             PathKind::Peer => "another proxy",
         })
-        .words("how bytes travel", |path| path.about.clone())
+        .words("how bytes travel", |path| Text::with_code(&path.about))
         .words("measured", |path| match &path.absent {
             None => "yes".to_owned(),
             Some(reason) => format!("no: {reason}"),
