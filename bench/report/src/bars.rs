@@ -227,6 +227,11 @@ impl Bar {
 }
 
 impl Measure {
+    /// Whether two paths of the same rounds are compared.
+    fn is_of_two(self) -> bool {
+        !matches!(self, Self::RssMib | Self::HandOver | Self::OfOneCpu)
+    }
+
     fn text(self, value: f64) -> String {
         match self {
             Self::Ratio(_) | Self::Against(..) | Self::Share(..) => number::ratio(value),
@@ -325,14 +330,27 @@ pub fn noise(page: &mut Page, run: &Run) {
     }
     let table = table
         .numbers("rounds", move |e| rounds(of(e, OP_S)))
+        .numbers("seconds of a round", |e| seconds(e))
         .words("verdict", move |e| match again_differs(e) {
             None if of(e, OP_S).is_none() => Text::new().strong("not measured"),
             None => Text::new().plain("no difference"),
             Some(why) => Text::new().strong("thrown out").plain(format!(": {why}")),
         });
     let caption = Text::new().plain("Direct against itself: ").code(AGAIN);
-    let caption = caption.plain(" is a second direct under another name");
-    page.table(caption, &table, &run.experiments);
+    let caption = caption.plain(
+        " is a second direct under another name, in each experiment that holds paths against direct",
+    );
+    let compares = |e: &&Experiment| {
+        let mut bars = ALL.iter().filter(|bar| bar.experiment == e.id);
+        bars.any(|bar| bar.measure.is_of_two())
+    };
+    page.table(caption, &table, run.experiments.iter().filter(compares));
+}
+
+/// The seconds in which each path was loaded in a round.
+fn seconds(experiment: &Experiment) -> String {
+    let rounds = experiment.series.iter().flat_map(|series| &series.rounds);
+    number::or_none(rounds.map(|round| round.seconds).next(), number::plain)
 }
 
 /// Whether nothing more has to be measured for a bar, by the rounds so far.

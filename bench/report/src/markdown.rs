@@ -282,7 +282,10 @@ mod tests {
         assert_eq!(code("stress-read"), "`stress-read`");
         assert_eq!(code("a|`b"), r"a\|\`b");
         let typed = |text: &str| Text::with_code(text).to_string();
-        assert_eq!(typed("the step `a_b` of *two*"), r"the step `a_b` of \*two\*");
+        assert_eq!(
+            typed("the step `a_b` of *two*"),
+            r"the step `a_b` of \*two\*"
+        );
         assert_eq!(typed("`a` | `b`"), r"`a` \| `b`");
         assert_eq!(typed("it`s"), r"it\`s");
         let link = |url: &str| Text::new().link("x", url).to_string();

@@ -241,11 +241,10 @@ pub fn bars(run: Option<&Run>) -> String {
          - **not measured**: there is no figure, for the reason given.\n\n\
          A figure is Hodges' and Lehmann's estimate of its rounds, each held against both directs of the same round, and the \
          interval Wilcoxon's (signed ranks). It is looked {looks} times, after fixed numbers of rounds, which share a chance \
-         of {error} % of leaving the truth out (the last look has half of it): stopping early costs nothing. Rounds on Cassandra are {factor} times as long.",
+         of {error} % of leaving the truth out (the last look has half of it): stopping early costs nothing.",
         ratio = NARROW_RATIO * 100.0,
         us = NARROW_US,
         most = sequential::MOST_ROUNDS,
-        factor = sequential::CASSANDRA_FACTOR,
         looks = LOOKS.len(),
         error = ERROR * 100.0,
     ));

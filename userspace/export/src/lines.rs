@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(read(&moved), "3\n4\n");
     }
 
-    /// As a host's crash leaves it, with a block of zeros, or a kill.
+    /// A crash of the host leaves a part of a line, or a block of zeros; a kill leaves a part of a line.
     #[test]
     fn a_line_that_was_cut_off_is_ended_before_the_next() {
         let folder = tempfile::tempdir().unwrap();

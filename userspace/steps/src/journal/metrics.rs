@@ -12,7 +12,7 @@ pub struct JournalMetrics {
     held: IntCounterVec,
 }
 
-/// What went wrong with a file.
+/// The kind of what went wrong with a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failed {
     Write,

@@ -1,4 +1,4 @@
-//! What is in the file when the disk fills up, and when the agent is killed.
+//! The audit's file when the disk fills up, and when the agent is killed.
 
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
@@ -57,8 +57,7 @@ fn a_disk_that_fills_up_has_whole_lines_and_gets_the_others_when_there_is_room()
             let mut c = begin(host, 4);
             let select = format!("SELECT v FROM t WHERE id = '{}'", "x".repeat(4_000));
             asks_much(&mut c, MANY, &select);
-            let failures =
-                "underpass_journal_failures_total{journal=\"audit\",what=\"write\"}";
+            let failures = "underpass_journal_failures_total{journal=\"audit\",what=\"write\"}";
             eventually("the disk is full", || {
                 host.agent.metric(failures).unwrap_or_default() > 1.0
             });
@@ -110,7 +109,10 @@ fn what_was_counted_as_written_survives_a_kill_and_a_torn_line_is_ended() {
         let news = after.get(before.len()..).unwrap();
         let news = news.iter().filter(|byte| **byte == b'\n').count();
         let ended = usize::from(kill > 0);
-        assert!(news >= written + ended, "{written} were counted, {news} are there");
+        assert!(
+            news >= written + ended,
+            "{written} were counted, {news} are there"
+        );
         // As a host's crash leaves it.
         let mut end = fs::OpenOptions::new().append(true).open(&file).unwrap();
         end.write_all(torn).unwrap();
