@@ -4,7 +4,7 @@
 //! - `fragments`: the files of a policy, their bounds and their digest; `keys`: where they are.
 //! - `follow`: an agent's part. Each change is offered whole; the verdict on it becomes the host's status.
 //! - `status`: that status; `fleet`: what operators do: push, roll back, read statuses.
-//! - `kubernetes`: an agent's part where policies are objects of a cluster.
+//! - `kubernetes`: an agent's part where policies are objects of a cluster, and who counts what agents say of them.
 //! - `failure`: why etcd could not be read; `pace`: how often it is asked.
 //!
 //! **Invariant**: what comes from etcd is bounded before it is kept ([`MAX_FRAGMENTS`], [`MAX_FRAGMENT_BYTES`],
@@ -33,8 +33,9 @@ pub use fragments::{
 };
 pub use keys::MAX_PREFIX_BYTES;
 pub use kubernetes::{
-    API_SERVER, GROUP, Kind, KubernetesFollower, KubernetesSettings, MAX_LINE_BYTES, MAX_PODS,
-    OwnPod, PodFacts, Pods, PolicyFile, PolicyObject, SERVICE_ACCOUNT, Text, VERSION, in_cluster,
+    API_SERVER, GROUP, Kind, KubernetesCounter, KubernetesFollower, KubernetesSettings,
+    MAX_LINE_BYTES, MAX_NODES, MAX_PODS, OwnPod, PodFacts, Pods, PolicyFile, PolicyObject,
+    SERVICE_ACCOUNT, Text, VERSION, in_cluster,
 };
 pub use pace::Pace;
 pub use session::{Dial, MAX_MESSAGE_BYTES, dial_plainly};

@@ -9,6 +9,11 @@ app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- define "underpass.counterSelector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}-counter
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
 {{- define "underpass.labels" -}}
 {{ include "underpass.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

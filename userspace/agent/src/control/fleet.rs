@@ -13,7 +13,7 @@ use tokio::{
 use super::Control;
 use crate::{
     config::{Sources, Store},
-    fleet::{Halves, Refusal, Refusals, choose},
+    fleet::{Halves, LOOK_AGAIN, Refusal, Refusals, choose},
 };
 
 /// The time between two looks at policies that are objects, at least: whoever may write one does not hold the agent up.
@@ -31,6 +31,8 @@ pub(super) struct FromFleet {
     pub(super) good: Arc<Fragments>,
     /// When what is offered is looked at, at the earliest.
     next_look: Instant,
+    /// When it is looked at again though nothing else is offered. None: nothing was refused.
+    look_again: Option<Instant>,
     /// Set when files were refused. They may be right after the next change of the host's own files.
     has_refused: bool,
     /// Policies that are refused one by one, with the reasons that were logged.
@@ -45,6 +47,7 @@ impl FromFleet {
         Self {
             good,
             next_look: Instant::now(),
+            look_again: None,
             has_refused: false,
             told: BTreeMap::new(),
             refusals: Refusals::new(),
@@ -58,7 +61,12 @@ impl FromFleet {
         offers: &mut watch::Receiver<Option<Arc<Fragments>>>,
     ) -> Result<(), watch::error::RecvError> {
         time::sleep_until(self.next_look).await;
-        offers.changed().await
+        match self.look_again {
+            Some(at) => time::timeout_at(at, offers.changed())
+                .await
+                .unwrap_or(Ok(())),
+            None => offers.changed().await,
+        }
     }
 }
 
@@ -90,6 +98,7 @@ impl Control {
         if self.has_objects() {
             let now = Instant::now();
             self.from_fleet.next_look = now + PAUSE.max(SHARE * (now - began));
+            self.from_fleet.look_again = self.from_fleet.has_refused.then(|| now + LOOK_AGAIN);
         }
     }
 

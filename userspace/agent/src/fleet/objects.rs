@@ -13,8 +13,8 @@ use policy_source::{Fragment, Fragments};
 /// Checks of one offer. One more than it takes to find a wrong one among all of them, several times over.
 const MAX_CHECKS: usize = 64;
 
-/// The time after which an object that is wrong by itself is looked at again: a file that it names may be there by now.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// The time after which a refused object is looked at again: a file that it names may be there by now.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Why an object was refused, and when that is no news.
 #[derive(Clone, Debug)]
@@ -105,11 +105,8 @@ pub fn choose(
         match known.get(&file.name).filter(|old| old.text == file.text) {
             None => fresh.push(file.clone()),
             Some(old) => {
-                let is_news = match &old.beside {
-                    None => old.at.elapsed() > LOOK_AGAIN,
-                    Some(others) => *others != beside,
-                };
-                match is_news {
+                let has_others = old.beside.as_ref().is_some_and(|others| *others != beside);
+                match has_others || old.at.elapsed() >= LOOK_AGAIN {
                     true => again.push(file.clone()),
                     false => drop(refusals.insert(file.name.clone(), old.clone())),
                 }
@@ -268,6 +265,16 @@ mod tests {
         let choice = choose(&choice.good, &offered, &choice.refusals, &counted).unwrap();
         assert_eq!((checks.get(), texts(&choice.good)), (0, "a2 b1 c1".into()));
         assert_eq!(choice.refused(), refused);
+
+        // But after a minute, for what it needs may be there by now.
+        let mut old = choice.refusals.clone();
+        for refusal in old.values_mut() {
+            refusal.at = refusal.at.checked_sub(LOOK_AGAIN).unwrap();
+        }
+        let choice = choose(&choice.good, &offered, &old, &counted).unwrap();
+        assert!(checks.get() > 0);
+        assert_eq!(choice.refused(), refused);
+        checks.set(0);
 
         // Another one's change costs one check, whatever is refused; and a text that is new is looked at.
         let offered = objects(&[("a", "a3"), ("b", "bad"), ("c", "c1"), ("d", "d2")]);

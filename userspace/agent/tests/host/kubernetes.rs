@@ -2,15 +2,19 @@
 //! service account may do is enough. Containers are those of a runtime (CRI) that a test plays; no kubelet runs.
 
 mod cluster;
+mod page;
 
 use std::{
     fs::{self, Permissions},
     net::TcpListener,
     os::unix::fs::PermissionsExt,
     path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
-use sandbox::{Agent, Sandbox, skip::skip};
+use sandbox::{Agent, Sandbox, run_in, skip::skip};
 use serde_json::Value;
 
 use self::cluster::{Cluster, SERVER};
@@ -18,6 +22,9 @@ use super::containers::{cri::Cri, ship::Container};
 use crate::common::{BINARY, eventually, operating::blocks_of};
 
 const PORT: u16 = 9042;
+
+/// Several times what it takes on a machine with nothing else to do.
+const COUNTED_WITHIN: Duration = Duration::from_secs(60);
 
 const CHART: &str = "../../deploy/helm/underpass";
 
@@ -69,6 +76,79 @@ fn state(cluster: &Cluster<'_>) -> Value {
     );
     let object: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
     object["state"].clone()
+}
+
+/// Writes the token of a service account, by which a program is known.
+fn token(cluster: &Cluster<'_>, account: &str, file: &Path) {
+    let token = cluster.does(&["create", "token", account, "-n", "underpass"]);
+    fs::write(file, token).unwrap();
+    fs::set_permissions(file, Permissions::from_mode(0o600)).unwrap();
+}
+
+/// The chart's counter, which ends with this.
+struct Counter(Child);
+
+impl Counter {
+    /// Starts with the token in `counter.token`.
+    fn start(host: &Sandbox, folder: &Path, ca: &Path, daemon_set: &str) -> Self {
+        let settings = format!(
+            "[policy]\nsource = \"kubernetes\"\nserver = \"{SERVER}\"\ntls = {{ ca = {ca:?} }}\ntoken_file = {:?}\n",
+            folder.join("counter.token"),
+        );
+        let file = folder.join("counter.toml");
+        fs::write(&file, settings).unwrap();
+        let log = fs::File::create(folder.join("counter.log")).unwrap();
+        let mut command = Command::new(BINARY);
+        command
+            .args(["policy", "count", "--daemon-set", daemon_set, "--config"])
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let spawned = run_in(Some(&host.netns), None, move || command.spawn());
+        Self(spawned.unwrap().unwrap())
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Returns the policy `web` of the namespace `shop`.
+fn web_policy(cluster: &Cluster<'_>) -> Value {
+    let said = cluster.kubectl(
+        &["get", "underpasspolicy", "web", "-n", "shop", "-o", "json"],
+        None,
+    );
+    serde_json::from_slice(&said.stdout).unwrap_or_default()
+}
+
+/// Waits as long as it takes to count: agents answer within seconds, and what is not complete is counted again only later.
+fn in_time(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + COUNTED_WITHIN;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Waits until the policy's status has these nodes, and returns its conditions: `InForce` and `Refused`.
+fn counted(cluster: &Cluster<'_>, nodes: &str) -> [Value; 2] {
+    let mut conditions = Value::Null;
+    in_time(nodes, || {
+        let policy = web_policy(cluster);
+        let status = &policy["status"];
+        conditions = status["conditions"].clone();
+        status["inForce"] == nodes
+            && status["observedGeneration"] == policy["metadata"]["generation"]
+    });
+    ["InForce", "Refused"].map(|kind| {
+        let mut conditions = conditions.as_array().unwrap().iter();
+        conditions.find(|one| one["type"] == kind).unwrap().clone()
+    })
 }
 
 fn start<'h>(host: &'h Sandbox, folder: &Path, ca: &Path) -> Agent<'h> {
@@ -247,9 +327,26 @@ fn policies_are_objects_of_kubernetes() {
             .named("main", &[])
             .in_pod(&labels("bank", "ledger-0", &of_ledger)),
     ]);
-    let token = cluster.does(&["create", "token", "u-underpass", "-n", "underpass"]);
-    fs::write(folder.path().join("token"), token).unwrap();
-    fs::set_permissions(folder.path().join("token"), Permissions::from_mode(0o600)).unwrap();
+    token(&cluster, "u-underpass", &folder.path().join("token"));
+    token(
+        &cluster,
+        "u-underpass-counter",
+        &folder.path().join("counter.token"),
+    );
+    // Two nodes should have an agent, as no controller says here.
+    let wanted = r#"{"status": {"currentNumberScheduled": 2, "desiredNumberScheduled": 2, "numberMisscheduled": 0, "numberReady": 1}}"#;
+    cluster.does(&[
+        "patch",
+        "daemonset",
+        "u-underpass",
+        "-n",
+        "underpass",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        wanted,
+    ]);
+    let _counter = Counter::start(&host, folder.path(), &cluster.path("ca.crt"), "u-underpass");
     let agent = start(&host, folder.path(), &cluster.path("ca.crt"));
     let metric = |name: &str| agent.metric(name).unwrap();
     eventually("it follows", || {
@@ -265,6 +362,48 @@ fn policies_are_objects_of_kubernetes() {
     eventually("the node says so", || {
         state(&cluster)["inForce"]["underpasspolicies/shop/web"] == 1
     });
+    let [in_force, refused] = counted(&cluster, "1/2");
+    assert_eq!(
+        [&in_force["status"], &in_force["reason"], &refused["status"]],
+        ["False", "OnSomeNodes", "False"]
+    );
+    assert!(
+        in_force["message"]
+            .as_str()
+            .is_some_and(|said| said.contains("1 have not answered")),
+        "{in_force}"
+    );
+    cluster.applies(
+        r#"{"apiVersion": "underpass.dev/v1alpha1", "kind": "UnderpassNode", "metadata": {"name": "node2", "namespace": "underpass"},
+            "state": {"agent": "0", "policies": 1, "refusals": 0, "inForce": {"underpasspolicies/shop/web": 1}, "refused": {}}}"#,
+    );
+    let [in_force, _] = counted(&cluster, "2/2");
+    assert_eq!(
+        [&in_force["status"], &in_force["reason"]],
+        ["True", "OnEveryNode"]
+    );
+    // A status that says what is so is not written again.
+    let version = || web_policy(&cluster)["metadata"]["resourceVersion"].clone();
+    let before = version();
+    thread::sleep(Duration::from_secs(6));
+    assert_eq!(version(), before);
+    // Neither do agents write it, nor does the counter write anything else.
+    let may = |account: &str, asked: &str| {
+        let account = format!("--as=system:serviceaccount:underpass:{account}");
+        let mut args = vec!["auth", "can-i", "-n", "shop", &account];
+        args.extend(asked.split(' '));
+        cluster.kubectl(&args, None).status.success()
+    };
+    let status = "patch underpasspolicies.underpass.dev --subresource=status";
+    assert!(may("u-underpass-counter", status) && !may("u-underpass", status));
+    for asked in [
+        "patch underpasspolicies.underpass.dev",
+        "create underpasspolicies.underpass.dev",
+        "list pods",
+        "get secrets",
+    ] {
+        assert!(!may("u-underpass-counter", asked), "{asked}");
+    }
     for (condition, holds) in [
         (r#""owner": ["deploy/web"]"#, true),
         (r#""owner": ["sts/web"]"#, false),
@@ -307,6 +446,18 @@ fn policies_are_objects_of_kubernetes() {
             && why.contains("rule.to: expected")
     });
     assert_eq!(metric("underpass_policy_source_refused"), 1.0);
+    let [_, refused] = counted(&cluster, "0/2");
+    assert_eq!(refused["status"], "True");
+    let why = refused["message"].as_str().unwrap();
+    assert!(
+        why.starts_with("node1: kubernetes:underpasspolicies/shop/web:1:"),
+        "{why}"
+    );
+    let table = cluster.does(&["get", "underpasspolicies", "-n", "shop"]);
+    assert!(
+        table.contains("IN FORCE") && table.contains("0/2") && table.contains("True"),
+        "{table}"
+    );
     // So is one that is nested deeper than an agent reads.
     let deep = "[".repeat(150) + &"]".repeat(150);
     let deep = format!(r#"{{"name": "all", "action": "bypass", "hosts": {{"name": {deep}}}}}"#);

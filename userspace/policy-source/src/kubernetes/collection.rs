@@ -139,7 +139,7 @@ type Name = (String, String);
 /// Objects: what is kept of objects. Of more than there is room for, the last names of the namespace that takes the most are left out.
 #[derive(Debug)]
 pub(super) struct Kept<T> {
-    objects: BTreeMap<Name, (usize, Arc<T>)>,
+    objects: BTreeMap<Arc<Name>, (usize, Arc<T>)>,
     bytes: usize,
     /// Whether there are objects that are not kept.
     pub(super) is_cut: bool,
@@ -168,20 +168,27 @@ impl<T> Kept<T> {
     /// Returns namespaces, names and what is kept, in this order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str, &T)> {
         let objects = self.objects.iter();
-        objects.map(|((namespace, name), (_, object))| {
-            (namespace.as_str(), name.as_str(), object.as_ref())
-        })
+        objects.map(|(name, (_, object))| (name.0.as_str(), name.1.as_str(), object.as_ref()))
     }
 
     pub(super) fn len(&self) -> usize {
         self.objects.len()
     }
 
-    pub(super) fn put(&mut self, name: Name, (object, bytes): (T, usize), most: usize) {
+    /// Puts an object in the place of the one by its name. False: it is the same, as far as it is kept.
+    pub(super) fn put(&mut self, name: Name, (object, bytes): (T, usize), most: usize) -> bool
+    where
+        T: PartialEq,
+    {
         let bytes = bytes.max(LEAST_BYTES);
+        let known = self.objects.get(&name);
+        if known.is_some_and(|(size, known)| *size == bytes && **known == object) {
+            return false;
+        }
         self.remove(&name);
         self.bytes += bytes;
-        self.objects.insert(name, (bytes, Arc::new(object)));
+        self.objects
+            .insert(Arc::new(name), (bytes, Arc::new(object)));
         while self.bytes > most * LEAST_BYTES {
             let Some(last) = self.last_of_largest() else {
                 break;
@@ -189,6 +196,7 @@ impl<T> Kept<T> {
             self.remove(&last);
             self.is_cut = true;
         }
+        true
     }
 
     fn remove(&mut self, name: &Name) -> bool {
@@ -200,6 +208,7 @@ impl<T> Kept<T> {
     fn last_of_largest(&self) -> Option<Name> {
         let mut namespaces: BTreeMap<&str, (usize, &Name)> = BTreeMap::new();
         for (name, (bytes, _)) in &self.objects {
+            let name: &Name = name;
             let (sum, last) = namespaces.entry(&name.0).or_insert((0, name));
             *sum += bytes;
             *last = name;
@@ -228,7 +237,7 @@ enum Over {
     Room,
 }
 
-impl<T> Collection<'_, T> {
+impl<T: PartialEq> Collection<'_, T> {
     /// Follows for ever. `seen` is the version that was seen last, also in sessions before. `changed` is told of all objects when they are
     /// listed and after each change, `heard` of each word of the server.
     pub(super) async fn follow(
@@ -312,7 +321,9 @@ impl<T> Collection<'_, T> {
             let answer: List<'_> = parsed(&answer)?;
             for object in answer.items {
                 match parsed::<Headed>(object.get().as_bytes()) {
-                    Ok(Headed { metadata }) => self.put(&mut kept, &metadata, object),
+                    Ok(Headed { metadata }) => {
+                        self.put(&mut kept, &metadata, object);
+                    }
                     // It has no name by which it could be refused.
                     Err(_) => kept.is_cut = true,
                 }
@@ -324,9 +335,9 @@ impl<T> Collection<'_, T> {
         }
     }
 
-    fn put(&self, kept: &mut Kept<T>, metadata: &Metadata, object: &RawValue) {
+    fn put(&self, kept: &mut Kept<T>, metadata: &Metadata, object: &RawValue) -> bool {
         let name = (metadata.namespace.clone(), metadata.name.clone());
-        kept.put(name, (self.keep)(metadata, object), self.most);
+        kept.put(name, (self.keep)(metadata, object), self.most)
     }
 
     async fn watch(
@@ -424,8 +435,10 @@ impl<T> Collection<'_, T> {
                     kept.remove(&(metadata.namespace, metadata.name));
                     return Ok(Taken::Away);
                 }
-                self.put(kept, &metadata, event.object);
-                Ok(Taken::Changed)
+                match self.put(kept, &metadata, event.object) {
+                    true => Ok(Taken::Changed),
+                    false => Ok(Taken::Nothing),
+                }
             }
         }
     }

@@ -4,11 +4,14 @@
 //! - `collection`: objects of one kind, listed once and then watched.
 //! - `objects`: policies as files, of which each has its verdict; `pods`: what is known of a pod.
 //! - `follow`: an agent's part; `status`: what it says of each policy.
+//! - `count`: what all agents say, added up; `conditions`: the policies' own status.
 //!
 //! **Invariant**: what comes from the API server is bounded before it is kept ([`MAX_OBJECTS`](crate::MAX_OBJECTS), [`MAX_OBJECTS_BYTES`](crate::MAX_OBJECTS_BYTES),
 //! [`MAX_LINE_BYTES`], [`MAX_PODS`]), and nothing here decides what a rule means.
 
 mod collection;
+mod conditions;
+mod count;
 mod follow;
 mod objects;
 mod pods;
@@ -17,6 +20,7 @@ mod settings;
 mod status;
 
 pub use collection::MAX_LINE_BYTES;
+pub use count::{KubernetesCounter, MAX_NODES};
 pub use follow::KubernetesFollower;
 pub use objects::{GROUP, Kind, PolicyFile, PolicyObject, Text, VERSION};
 pub use pods::{MAX_PODS, PodFacts, Pods};

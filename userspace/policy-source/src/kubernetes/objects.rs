@@ -36,6 +36,22 @@ impl Kind {
         }
     }
 
+    /// The kind, as manifests have it.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Cluster => "ClusterUnderpassPolicy",
+            Self::Namespaced => "UnderpassPolicy",
+        }
+    }
+
+    /// The name that says where an object of this kind is.
+    pub(super) fn name_of(self, namespace: &str, name: &str) -> String {
+        match self {
+            Self::Cluster => format!("{}/{name}", self.resource()),
+            Self::Namespaced => format!("{}/{namespace}/{name}", self.resource()),
+        }
+    }
+
     /// The path of all objects of this kind.
     pub(super) fn path(self) -> String {
         format!("/apis/{GROUP}/{VERSION}/{}", self.resource())
@@ -69,6 +85,13 @@ pub(super) struct Policy {
     version: i64,
     /// The policy as a file, or why it cannot be one.
     file: Result<PolicyFile, String>,
+}
+
+/// Another version with the same generation is no other policy: its status was written, or its labels.
+impl PartialEq for Policy {
+    fn eq(&self, other: &Self) -> bool {
+        (self.generation, &self.file) == (other.generation, &other.file)
+    }
 }
 
 /// A policy as a file.
@@ -214,10 +237,7 @@ pub(super) fn read(cluster: &Kept<Policy>, namespaced: &Kept<Policy>) -> Read {
     let clusters = cluster.iter().map(|object| (Kind::Cluster, object));
     let others = namespaced.iter().map(|object| (Kind::Namespaced, object));
     for (kind, (namespace, name, policy)) in clusters.chain(others) {
-        let name = match kind {
-            Kind::Cluster => format!("{}/{name}", kind.resource()),
-            Kind::Namespaced => format!("{}/{namespace}/{name}", kind.resource()),
-        };
+        let name = kind.name_of(namespace, name);
         read.generations.insert(name.clone(), policy.generation);
         read.fragments.revision = read.fragments.revision.max(policy.version);
         let mut take = |file: PolicyFile| {

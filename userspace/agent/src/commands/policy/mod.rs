@@ -1,5 +1,6 @@
 //! `underpass policy`: changes the rules of a fleet, and shows what its hosts made of them.
 
+mod count;
 mod difference;
 
 use std::{
@@ -56,6 +57,12 @@ pub enum PolicyAction {
         #[arg(value_name = "VERSION")]
         version: Option<u64>,
     },
+    /// Write into the status of each policy in Kubernetes on how many nodes it is in force, until it is ended: one process for a cluster, which the chart runs
+    Count {
+        /// DaemonSet of the agents, in this pod's namespace
+        #[arg(long, value_name = "NAME")]
+        daemon_set: String,
+    },
 }
 
 /// Does what the arguments say.
@@ -72,16 +79,21 @@ pub fn run(args: &PolicyArgs) -> anyhow::Result<ExitCode> {
             PolicyAction::Diff { paths } => diff(&args.config, paths).await,
             PolicyAction::Status { json } => status(&args.config, *json).await,
             PolicyAction::Rollback { version } => rollback(&args.config, *version).await,
+            PolicyAction::Count { daemon_set } => count::run(&args.config, daemon_set).await,
         }
     })
 }
 
-async fn connect(config: &Path) -> anyhow::Result<Fleet> {
+fn store(config: &Path) -> anyhow::Result<Store> {
     let source = Config::load(config)?.source.with_context(|| {
         let file = config.display();
         format!("{file} has no table [policy]: name the fleet's etcd there, or another file with --config")
     })?;
-    match &source.store {
+    Ok(source.store)
+}
+
+async fn connect(config: &Path) -> anyhow::Result<Fleet> {
+    match &store(config)? {
         Store::Etcd(settings) => Ok(Fleet::connect(settings, &dial_plainly()).await?),
         Store::Kubernetes(_) => bail!(
             "{} follows Kubernetes: use `kubectl apply` and `kubectl get underpasspolicies,clusterunderpasspolicies -A`",

@@ -98,6 +98,7 @@ fn keys_of_namespaces_are_keys_of_rules() {
 
 fn crds() -> [(&'static str, Value); 3] {
     let rule = schema().pointer("/properties/rule/items").unwrap().clone();
+    let status = status();
     let policy = |is_tenants: bool| {
         let rule = rule_of(&rule, is_tenants);
         json!({
@@ -116,9 +117,16 @@ fn crds() -> [(&'static str, Value); 3] {
                         "x-kubernetes-list-map-keys": ["name"],
                     }},
                 },
+                "status": status,
             },
         })
     };
+    let counted = json!([
+        {"name": "In force", "type": "string", "jsonPath": ".status.inForce",
+         "description": "Nodes on which it is in force as it is now, of all nodes that have an agent or should have one."},
+        {"name": "Refused", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Refused\")].status"},
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    ]);
     let columns = json!([
         {"name": "Agent", "type": "string", "jsonPath": ".state.agent"},
         {"name": "In force", "type": "integer", "jsonPath": ".state.policies"},
@@ -154,7 +162,7 @@ fn crds() -> [(&'static str, Value); 3] {
                 "underpasspolicies",
                 "Namespaced",
                 policy(true),
-                None,
+                &counted,
             ),
         ),
         (
@@ -164,7 +172,7 @@ fn crds() -> [(&'static str, Value); 3] {
                 "clusterunderpasspolicies",
                 "Cluster",
                 policy(false),
-                None,
+                &counted,
             ),
         ),
         (
@@ -174,22 +182,59 @@ fn crds() -> [(&'static str, Value); 3] {
                 "underpassnodes",
                 "Namespaced",
                 node,
-                Some(&columns),
+                &columns,
             ),
         ),
     ]
 }
 
-fn crd(kind: &str, plural: &str, scope: &str, schema: Value, columns: Option<&Value>) -> Value {
+/// Status of a policy, which the counter writes, and whoever may write policies does not.
+fn status() -> Value {
+    let text = json!({"type": "string", "maxLength": 2 * MAX_TEXT});
+    let condition = json!({
+        "type": "object",
+        "required": ["type", "status", "reason", "message", "lastTransitionTime"],
+        "properties": {
+            "type": text,
+            "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+            "reason": text,
+            "message": text,
+            "observedGeneration": {"type": "integer"},
+            "lastTransitionTime": {"type": "string", "format": "date-time"},
+        },
+    });
+    json!({
+        "type": "object",
+        "description": "On how many nodes the policy is in force, as the agents say.",
+        "properties": {
+            "observedGeneration": {"type": "integer", "description": "The generation that was counted."},
+            "nodes": {"type": "integer", "description": "Nodes that have an agent, or should have one."},
+            "nodesInForce": {"type": "integer"},
+            "nodesRefused": {"type": "integer"},
+            "inForce": {"type": "string", "maxLength": MAX_TEXT, "description": "Both numbers, for people."},
+            "conditions": {
+                "type": "array",
+                "maxItems": 8,
+                "items": condition,
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            },
+        },
+    })
+}
+
+fn crd(kind: &str, plural: &str, scope: &str, schema: Value, columns: &Value) -> Value {
     let mut version = json!({
         "name": VERSION,
         "served": true,
         "storage": true,
-        "schema": {"openAPIV3Schema": schema},
+        "additionalPrinterColumns": columns,
     });
-    if let Some(columns) = columns {
-        version["additionalPrinterColumns"] = columns.clone();
+    if schema.pointer("/properties/status").is_some() {
+        // Neither does a status count as a change of what is wanted, nor may whoever writes that write it.
+        version["subresources"] = json!({"status": {}});
     }
+    version["schema"] = json!({"openAPIV3Schema": schema});
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -1,7 +1,9 @@
 //! A real API server of Kubernetes with its etcd, for one test. Nothing else of a cluster runs: what a test puts there stays as it is.
 
 use std::{
-    env, fs,
+    env,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread,
@@ -51,6 +53,18 @@ impl<'n> Cluster<'n> {
         let accounts = KeyPair::generate().unwrap();
         write("accounts.key", &accounts.serialize_pem());
         write("accounts.pub", &accounts.public_key_pem());
+        let at = |name: &str| folder.path().join(name);
+        let kubeconfig = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": SERVER, "certificate-authority": at("ca.crt")}}],
+            "users": [{"name": "admin", "user": {"client-certificate": at("admin.crt"), "client-key": at("admin.key")}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "admin"}}],
+            "current-context": "c",
+        });
+        write("kubeconfig", &kubeconfig.to_string());
+        // Helm says so of one that others can read.
+        fs::set_permissions(at("kubeconfig"), Permissions::from_mode(0o600)).unwrap();
         let mut cluster = Self {
             netns,
             etcd,
@@ -131,13 +145,8 @@ impl<'n> Cluster<'n> {
     pub fn kubectl(&self, args: &[&str], input: Option<&str>) -> Output {
         let mut command = Command::new(self.programs.join("kubectl"));
         command
-            .args(["--server", SERVER, "--certificate-authority"])
-            .arg(self.path("ca.crt"))
-            .arg("--client-certificate")
-            .arg(self.path("admin.crt"))
-            .arg("--client-key")
-            .arg(self.path("admin.key"))
             .args(args)
+            .env("KUBECONFIG", self.path("kubeconfig"))
             .env("HOME", self.folder.path());
         if let Some(input) = input {
             let file = self.path("input.yaml");
@@ -147,6 +156,20 @@ impl<'n> Cluster<'n> {
         run_in(Some(self.netns), None, move || command.output())
             .unwrap()
             .unwrap()
+    }
+
+    /// Runs an administrator's command in a folder, with `kubectl` and `helm`, and returns what it says.
+    pub fn shell(&self, folder: &Path, line: &str) -> String {
+        let path = env::var("PATH").unwrap_or_default();
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("exec 2>&1; {line}")])
+            .current_dir(folder)
+            .env("PATH", format!("{}:{path}", self.programs.display()))
+            .env("KUBECONFIG", self.path("kubeconfig"))
+            .env("HOME", self.folder.path());
+        let said = run_in(Some(self.netns), None, move || command.output());
+        String::from_utf8(said.unwrap().unwrap().stdout).unwrap()
     }
 
     /// Runs `kubectl`, which succeeds, and returns what it says.
