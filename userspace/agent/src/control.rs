@@ -612,7 +612,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         old.max_namespaces,
         (old.workers, old.busy_poll),
         (old.splice, old.tap_ring_bytes, old.tap_cpu, old.log_format),
-        (&old.containers, &old.incoming),
+        (&old.containers, &old.record_labels, &old.incoming),
         (&old.host.name, &old.source),
     ) != (
         (&new.admin_socket, new.admin, new.metrics, &new.admin_hosts),
@@ -629,7 +629,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         new.max_namespaces,
         (new.workers, new.busy_poll),
         (new.splice, new.tap_ring_bytes, new.tap_cpu, new.log_format),
-        (&new.containers, &new.incoming),
+        (&new.containers, &new.record_labels, &new.incoming),
         (&new.host.name, &new.source),
     )
 }

@@ -17,6 +17,9 @@ pub struct FlowView {
     pid: Option<u32>,
     process: Option<String>,
     uid: Option<u32>,
+    /// The kernel's number of the process's cgroup.
+    #[serde(skip)]
+    pub cgroup_id: Option<u64>,
     orig_dst: String,
     /// Name or number of another network namespace than the agent's.
     netns: Option<String>,
@@ -97,6 +100,7 @@ impl From<&Flow> for FlowView {
             pid: process.map(|p| p.pid),
             process: process.map(|p| p.name.clone()),
             uid: process.map(|p| p.uid),
+            cgroup_id: process.map(|p| p.cgroup_id),
             orig_dst: flow.orig_dst.to_string(),
             netns: flow.netns.as_ref().map(|netns| netns.to_string()),
             backend: flow.backend().map(|at| at.to_string()),

@@ -28,7 +28,11 @@ pub struct Followed {
 impl Followed {
     /// Begins to report a flow to these reporters.
     pub fn by(reporters: &Reporters, flow: &Arc<Flow>, services: &Arc<Services>) -> Self {
-        let whose = Arc::new(Whose::new(flow));
+        let whose = Arc::new(Whose::new(flow, &services.containers));
+        if !reporters.is_empty() {
+            // While the process is there.
+            whose.container();
+        }
         let by = reporters.iter();
         Self {
             by: by

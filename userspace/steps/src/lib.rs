@@ -7,6 +7,7 @@
 //! - `lookup`: texts of prepared statements, asked on connections of the agent's own; `login`: its credentials, and `mirror`'s.
 //! - `protect`: the keys of the transform that encrypts columns.
 //! - `http`: the one client of HTTP/1.1, for key servers and for the command line.
+//! - `containers`: the containers and pods that records name.
 //! - `tail`: who watches statements as they pass.
 //! - `pipelines`: the steps of each rule; `pipeline_metrics`: what they did.
 //!
@@ -20,6 +21,7 @@ mod at_hand;
 mod audit;
 pub mod cache;
 pub mod coalesce;
+pub mod containers;
 mod count;
 mod debug;
 mod duration;

@@ -9,6 +9,7 @@ use telemetry::Metrics;
 use crate::{
     cache::{CacheMetrics, Caches},
     coalesce::CoalesceMetrics,
+    containers::Containers,
     fenced,
     fold::{FoldMetrics, Folds},
     frames::FrameMetrics,
@@ -53,6 +54,8 @@ pub struct Services {
     pub lookups: Lookups,
     /// The keys of transforms that encrypt.
     pub rings: Rings,
+    /// The containers that run, which records name.
+    pub containers: Arc<Containers>,
 }
 
 impl Services {
@@ -82,6 +85,7 @@ impl Services {
             statements: Arc::new(Statements::register(registry)?),
             tails: Arc::new(Tails::register(registry)?),
             rings: Rings::new(ProtectMetrics::register(registry)?),
+            containers: Arc::default(),
         })
     }
 

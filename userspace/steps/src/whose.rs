@@ -3,13 +3,23 @@
 use std::{
     fmt,
     net::SocketAddr,
-    sync::{Arc, LazyLock, OnceLock},
+    path::Path,
+    sync::{
+        Arc, LazyLock, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use cql::Says;
 use flow::Flow;
 use parking_lot::Mutex;
 use policy::RuleName;
+
+use crate::containers::{Contained, Containers};
+
+/// The age of a flow up to which its container is looked up again: runtimes are asked once a second, and an application may dial sooner.
+const LOOK_UP_FOR: Duration = Duration::from_secs(5);
 
 /// A flow, its rule, and what its handshake has told of the client.
 pub struct Whose {
@@ -20,6 +30,10 @@ pub struct Whose {
     /// The client's cgroup, if the client is on this host. It is looked up when it is first asked
     /// for. That should be soon: it takes reading a few files, and the process has to be there.
     pub cgroup: LazyLock<Option<String>, Find>,
+    containers: Arc<Containers>,
+    container: OnceLock<Arc<Contained>>,
+    /// Set when the container is not looked up again.
+    is_settled: AtomicBool,
     log_in: Mutex<LogIn>,
     application: OnceLock<Box<str>>,
     driver: OnceLock<Box<str>>,
@@ -51,7 +65,7 @@ impl fmt::Debug for Whose {
 
 impl Whose {
     /// Describes a flow whose rule is decided.
-    pub fn new(flow: &Arc<Flow>) -> Self {
+    pub fn new(flow: &Arc<Flow>, containers: &Arc<Containers>) -> Self {
         let of = flow.clone();
         let find: Find = Box::new(move || {
             let process = Some(&of.process).filter(|process| !process.is_elsewhere())?;
@@ -62,6 +76,9 @@ impl Whose {
             flow: flow.clone(),
             rule: flow.rule(),
             cgroup: LazyLock::new(find),
+            containers: containers.clone(),
+            container: OnceLock::new(),
+            is_settled: AtomicBool::new(false),
             log_in: Mutex::default(),
             application: OnceLock::new(),
             driver: OnceLock::new(),
@@ -101,7 +118,30 @@ impl Whose {
     pub fn knows(&self) -> usize {
         let known = [&self.application, &self.driver, &self.driver_version];
         let known = known.iter().filter(|known| known.get().is_some()).count();
-        known + self.log_in.lock().count + usize::from(self.flow.backend().is_some())
+        known
+            + self.log_in.lock().count
+            + usize::from(self.flow.backend().is_some())
+            + usize::from(self.container().is_some())
+    }
+
+    /// Returns the container that the client's process is in, where a runtime has told of it.
+    pub fn container(&self) -> Option<&Contained> {
+        if let Some(found) = self.container.get() {
+            return Some(found);
+        }
+        if self.is_settled.load(Relaxed) {
+            return None;
+        }
+        if self.flow.opened.elapsed() > LOOK_UP_FOR {
+            self.is_settled.store(true, Relaxed);
+        }
+        if self.containers.is_empty() {
+            return None;
+        }
+        let process = Some(&self.flow.process).filter(|process| !process.is_elsewhere())?;
+        let above = || self.containers.at(Path::new(self.cgroup.as_deref()?));
+        let found = self.containers.numbered(process.cgroup_id).or_else(above)?;
+        Some(self.container.get_or_init(|| found))
     }
 
     /// Returns the name of the client's process, if that is on this host.

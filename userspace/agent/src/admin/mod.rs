@@ -40,6 +40,7 @@ pub use page::Live;
 use prometheus::{IntCounterVec, Registry, TextEncoder};
 use proxy::ProxyContext;
 use serde::Serialize;
+use steps::containers::Contained;
 use telemetry::Denial;
 use tokio::{
     sync::{Semaphore, watch},
@@ -178,16 +179,34 @@ async fn metrics(State(admin): State<Admin>) -> Response {
 /// Lists the flows that the agent carries, then those of which the kernel keeps the state.
 async fn flows(State(admin): State<Admin>) -> Response {
     #[derive(Serialize)]
+    struct Carried<'a> {
+        #[serde(flatten)]
+        flow: &'a FlowView,
+        /// The container that the process is in, where its cgroup is the container's.
+        #[serde(flatten)]
+        container: Option<&'a Contained>,
+    }
+    #[derive(Serialize)]
     #[serde(untagged)]
     enum View<'a> {
-        Carried(&'a FlowView),
+        Carried(Carried<'a>),
         Observed(&'a ObservedView),
         Shortcut(&'a ShortcutView),
     }
     let carried = admin.shared.flows.views();
+    let container = |flow: &FlowView| {
+        let containers = &admin.shared.services.containers;
+        flow.cgroup_id
+            .and_then(|cgroup| containers.numbered(cgroup))
+    };
+    let containers: Vec<_> = carried.iter().map(container).collect();
     match aside(move || left_alone(&admin)).await {
         Ok((observed, shortcuts)) => {
-            let carried = carried.iter().map(View::Carried);
+            let carried = carried.iter().zip(&containers);
+            let carried = carried.map(|(flow, container)| {
+                let container = container.as_deref();
+                View::Carried(Carried { flow, container })
+            });
             let observed = observed.iter().map(View::Observed);
             let shortcuts = shortcuts.iter().map(View::Shortcut);
             json(&carried.chain(observed).chain(shortcuts).collect::<Vec<_>>())

@@ -54,6 +54,8 @@ pub fn run(
     let balanced = flows.iter().any(is_balanced);
     let is_in_another = |flow: &Value| flow.get("netns").is_some_and(Value::is_string);
     let elsewhere = flows.iter().any(is_in_another);
+    let is_in_pod = |flow: &Value| flow.get("pod").is_some_and(Value::is_string);
+    let pods = flows.iter().any(is_in_pod);
     let is_asked = |flow: &Value| flow.get("session").is_some_and(Value::is_object);
     let sessions = flows.iter().any(is_asked);
     let columns: Vec<Column> = COLUMNS
@@ -61,6 +63,7 @@ pub fn run(
         .filter(|(heading, _)| *heading != "WHY" || why)
         .filter(|(heading, _)| *heading != "BACKEND" || balanced)
         .filter(|(heading, _)| *heading != "NETNS" || elsewhere)
+        .filter(|(heading, _)| *heading != "POD" || pods)
         .filter(|(heading, _)| sessions || !SESSION.contains(heading))
         .filter(|(heading, _)| observed || !OBSERVED.contains(heading))
         .collect();
@@ -136,10 +139,11 @@ pub(super) fn no_agent(admin: &Admin) -> anyhow::Error {
 
 type Column = (&'static str, fn(&Value) -> String);
 
-const COLUMNS: [Column; 22] = [
+const COLUMNS: [Column; 23] = [
     ("FLOW", |flow| shown(flow, "id")),
     ("CLIENT", |flow| shown(flow, "client")),
     ("PROCESS", process),
+    ("POD", pod),
     ("NETNS", |flow| shown(flow, "netns")),
     ("TO", |flow| shown(flow, "orig_dst")),
     ("BACKEND", |flow| shown(flow, "backend")),
@@ -181,6 +185,14 @@ pub(super) fn process(flow: &Value) -> String {
         // On another host.
         Some(Value::Null) => "-".into(),
         _ => format!("{}[{}]", shown(flow, "process"), shown(flow, "pid")),
+    }
+}
+
+/// The pod, behind its namespace.
+fn pod(flow: &Value) -> String {
+    match flow.get("pod") {
+        None | Some(Value::Null) => "-".into(),
+        _ => format!("{}/{}", shown(flow, "namespace"), shown(flow, "pod")),
     }
 }
 

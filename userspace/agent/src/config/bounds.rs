@@ -29,6 +29,9 @@ pub(super) const MAX_ADMIN_HOSTS: usize = 16;
 /// Where the control socket is unless the file says otherwise.
 pub const DEFAULT_CONTROL: &str = "/run/underpass/control.sock";
 
+/// Keys of labels that records have: each makes every record longer.
+pub(super) const MAX_RECORD_LABELS: usize = 16;
+
 /// Flows that the agent carries at the same time, unless the file says otherwise. Each costs
 /// two descriptors and a few KiB.
 pub const DEFAULT_MAX_FLOWS: usize = 10_000;

@@ -11,6 +11,7 @@ use toml::Spanned;
 
 use super::{
     PolicySource, Store,
+    bounds::MAX_RECORD_LABELS,
     error::Flaw,
     raw::RawContainers,
     value::{expected, socket_path},
@@ -41,6 +42,27 @@ pub(super) fn sockets(raw: RawContainers) -> Result<Vec<Socket>, Flaw> {
         }
     }
     Ok(sockets)
+}
+
+/// Reads the keys of the labels that records have.
+pub(super) fn record_labels(keys: &[Spanned<String>]) -> Result<Vec<String>, Flaw> {
+    if let Some(too_many) = keys.get(MAX_RECORD_LABELS) {
+        let most = format!("at most {MAX_RECORD_LABELS} keys");
+        return expected("containers.record_labels", too_many, &most);
+    }
+    let keys = keys.iter().map(|key| {
+        let text = key.get_ref();
+        let is_key = (1..=MAX_CONTAINER_TEXT_BYTES).contains(&text.len())
+            && !text.contains(char::is_control);
+        match is_key {
+            true => Ok(text.clone()),
+            false => {
+                let what = format!("the key of a label, of 1 to {MAX_CONTAINER_TEXT_BYTES} bytes");
+                expected("containers.record_labels", key, &what)
+            }
+        }
+    });
+    keys.collect()
 }
 
 pub(super) fn conditions(

@@ -143,6 +143,8 @@ pub struct Config {
     pub incoming: Vec<IncomingOptions>,
     /// Container runtimes, which are asked when a rule names containers.
     pub containers: Vec<Socket>,
+    /// Keys of the labels of containers that records have.
+    pub record_labels: Vec<String>,
     /// Clusters that rules may name.
     pub clusters: Vec<Arc<ClusterSettings>>,
     /// Ordered rules.

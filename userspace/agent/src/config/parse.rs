@@ -82,6 +82,7 @@ pub(super) fn config(mut raw: RawConfig) -> Result<Config, Flaw> {
     };
     holdout::settle(&holdouts?, usual, &mut policy);
     let incoming = incoming::of(raw.incoming, &policy, &mut warnings)?;
+    let record_labels = containers::record_labels(&raw.containers.record_labels)?;
     let containers = containers::sockets(raw.containers)?;
     let xdp = xdp::interfaces(raw.xdp)?;
     // The last thing that is said of a rule: what is wrong with its keys comes first.
@@ -151,6 +152,7 @@ pub(super) fn config(mut raw: RawConfig) -> Result<Config, Flaw> {
         control,
         health,
         containers,
+        record_labels,
         clusters,
         incoming,
         policy,

@@ -647,7 +647,7 @@ pub(super) struct RawHealth {
     pub established: Option<Spanned<String>>,
 }
 
-/// Sockets of container runtimes. The agent asks them if a rule has `container` or `labels`.
+/// Sockets of container runtimes. The agent asks them if a rule names containers or pods.
 #[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"docker": ["/run/podman/podman.sock"], "cri": []}]))]
@@ -666,6 +666,15 @@ pub(super) struct RawContainers {
         extend("title" = "list of absolute paths", "default" = bounds::default_paths(Speaks::Cri))
     )]
     pub cri: Option<Vec<Spanned<String>>>,
+    /// Labels that records of `audit`, `slowlog` and `trace` have of a client's container and pod, beside names. With this key
+    /// runtimes are asked whatever rules say; so they are where the policy is in Kubernetes.
+    #[serde(default)]
+    #[schemars(
+        with = "Vec<String>",
+        length(max = bounds::MAX_RECORD_LABELS),
+        extend("title" = "list of keys of labels", "examples" = [["app.kubernetes.io/name", "team"]])
+    )]
+    pub record_labels: Vec<Spanned<String>>,
 }
 
 /// Network interfaces on which an XDP program applies the rules that have `from` or `to`, before the kernel's own

@@ -6,7 +6,7 @@
 //! - `failure.rs`: the reasons why a runtime has not answered.
 //! - `metrics.rs`: the metrics.
 //!
-//! **Invariant**: a runtime's answer decides which cgroups a rule matches, and nothing else; no
+//! **Invariant**: a runtime's answer decides which cgroups a rule matches, and by which names records call them; no
 //! answer, or nonsense, changes nothing ([decision 11](docs/decisions/0011-namespaces.md)).
 
 mod book;
@@ -22,6 +22,7 @@ use std::{sync::Arc, time::Duration};
 
 use policy::Policy;
 use policy_source::Pods;
+use steps::containers::Containers;
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
@@ -61,9 +62,27 @@ pub async fn ask_all(sockets: &[Socket]) -> Vec<(Runtime, Result<(), Failure>)> 
     asked.into_iter().map(|(_, r, asked)| (r, asked)).collect()
 }
 
+/// The names that records have.
+#[derive(Clone, Debug)]
+pub struct Naming {
+    /// Where the containers that run are noted.
+    pub containers: Arc<Containers>,
+    /// The keys of the labels that records have.
+    pub labels: Arc<[String]>,
+    /// Whether runtimes are asked though no rule names a container.
+    pub is_wanted: bool,
+}
+
+impl Naming {
+    fn note(&self, book: &Book) {
+        self.containers.run(book.running(), &self.labels);
+    }
+}
+
 /// The runtimes of this host, and what they have said.
 pub struct Watch {
     runtimes: Vec<Runtime>,
+    naming: Naming,
     book: watch::Sender<Book>,
     metrics: ContainerMetrics,
 }
@@ -71,7 +90,12 @@ pub struct Watch {
 impl Watch {
     /// Prepares for a policy that is about to be put into force: if it names containers, the
     /// runtimes have been asked on return.
-    pub async fn new(sockets: &[Socket], policy: &mut Policy, metrics: ContainerMetrics) -> Self {
+    pub async fn new(
+        sockets: &[Socket],
+        policy: &mut Policy,
+        naming: Naming,
+        metrics: ContainerMetrics,
+    ) -> Self {
         let mut runtimes = Vec::new();
         if policy.names_containers() {
             for (mut runtime, asked) in ask_all(sockets).await {
@@ -84,8 +108,10 @@ impl Watch {
         let book = Book(runtimes.iter().map(Runtime::page).collect());
         metrics.known(&book);
         metrics.left_out(policy.find_containers(book.running()));
+        naming.note(&book);
         Self {
             runtimes,
+            naming,
             book: watch::Sender::new(book),
             metrics,
         }
@@ -101,6 +127,7 @@ impl Watch {
         let mut tasks = JoinSet::new();
         let Self {
             runtimes,
+            naming,
             book,
             metrics,
         } = self;
@@ -111,6 +138,7 @@ impl Watch {
                 n,
                 runtime,
                 book,
+                naming.clone(),
                 metrics,
                 policy.clone(),
                 pods.clone(),
@@ -127,6 +155,7 @@ async fn tend(
     n: usize,
     mut runtime: Runtime,
     book: Arc<watch::Sender<Book>>,
+    naming: Naming,
     metrics: ContainerMetrics,
     mut policy: watch::Receiver<Arc<Policy>>,
     mut pods: watch::Receiver<Arc<Pods>>,
@@ -135,7 +164,8 @@ async fn tend(
     let mut listening = JoinSet::new();
     loop {
         // The agent is about to end when there is no policy any more.
-        if policy.wait_for(|p| p.names_containers()).await.is_err() {
+        let is_wanted = |policy: &Arc<Policy>| naming.is_wanted || policy.names_containers();
+        if policy.wait_for(is_wanted).await.is_err() {
             return;
         }
         let asked_at = Instant::now();
@@ -150,6 +180,7 @@ async fn tend(
         book.send_if_modified(|book| match book.0.get_mut(n) {
             Some(page) if *page != now => {
                 *page = now;
+                naming.note(book);
                 true
             }
             _ => false,

@@ -6,7 +6,8 @@ pub mod ship;
 
 use std::{
     fs,
-    net::TcpListener,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
     path::Path,
     process::Command,
     time::{Duration, Instant},
@@ -18,7 +19,11 @@ use sandbox::{Agent, Netns, Sandbox, run_in};
 use serde_json::Value;
 use ship::{Container, Mood};
 
-use crate::common::{BINARY, PATIENCE, eventually, rule, to};
+use crate::common::{
+    BINARY, PATIENCE, accept, eventually,
+    frames::{query, ready, startup, void},
+    rule, to,
+};
 
 const PORT: u16 = 9042;
 
@@ -390,4 +395,84 @@ fn check_and_doctor_say_what_nobody_can_tell() {
     assert_eq!(of_docker, ["ok", "1 containers"]);
     assert_eq!(of_cri, ["notice", "nobody listens there"]);
     assert!(ASK_TIMEOUT < PATIENCE);
+}
+
+#[test]
+fn records_name_the_container_and_its_pod() {
+    let host = Host::new();
+    let cri = host.cri();
+    let web = Container::new(&host.sandbox);
+    let pod = [
+        ("io.kubernetes.pod.namespace", "shop"),
+        ("io.kubernetes.pod.name", "web-1"),
+        ("io.kubernetes.pod.uid", "u1"),
+        ("app", "web"),
+        ("team", "db"),
+    ];
+    let files = ["audit.log", "slow.log"].map(|name| host.folder.path().join(name));
+    let [audit, slow] = &files;
+    let pipeline = format!(
+        "{}\nfail = \"open\"\npath = \"inline\"\npipeline = [{{ transform = \"audit\", file = {audit:?} }}, \
+         {{ transform = \"slowlog\", over = \"0ms\", file = {slow:?} }}]",
+        to(&[PORT])
+    );
+    let policy = format!(
+        "[containers]\ndocker = []\ncri = [{:?}]\nrecord_labels = [\"app\"]\n{}",
+        host.folder.path().join("cri.sock"),
+        rule("enrich", &pipeline)
+    );
+    let (netns, cgroup) = (Some(&host.sandbox.netns), &host.sandbox.cgroup);
+    let agent = Agent::start(Path::new(BINARY), netns, cgroup, "", &policy).unwrap();
+    let mut client = web.dial(host.database.local_addr().unwrap()).unwrap();
+    let (mut server, _) = accept(&host.database);
+    let pass = |from: &mut TcpStream, to: &mut TcpStream, frame: &[u8]| {
+        from.write_all(frame).unwrap();
+        let mut read = vec![0; frame.len()];
+        to.read_exact(&mut read).unwrap();
+        assert_eq!(read, frame);
+    };
+    pass(
+        &mut client,
+        &mut server,
+        &startup(4, &[("CQL_VERSION", "3.0.0")]),
+    );
+    pass(&mut server, &mut client, &ready(4));
+    // No rule names a container: it is asked for records, and tells of one that dialled before.
+    cri.runtime.run(&[web.named("main", &[]).in_pod(&pod)]);
+    eventually("it is known", || {
+        agent.metric("underpass_containers").unwrap() == 1.0
+    });
+    let flows: Value = serde_json::from_str(&agent.get("/flows").unwrap()).unwrap();
+    assert_eq!(
+        [&flows[0]["pod"], &flows[0]["namespace"]],
+        ["web-1", "shop"]
+    );
+    pass(
+        &mut client,
+        &mut server,
+        &query(4, 1, "SELECT v FROM shop.orders"),
+    );
+    pass(&mut server, &mut client, &void(4, 1));
+    for file in &files {
+        let mut lines = Vec::new();
+        eventually("its record is written", || {
+            let text = fs::read_to_string(file).unwrap_or_default();
+            let whole = text
+                .split_inclusive('\n')
+                .filter(|line| line.ends_with('\n'));
+            lines = whole
+                .map(|line| serde_json::from_str::<Value>(line).unwrap())
+                .filter(|line| line["kind"] == "select")
+                .collect();
+            !lines.is_empty()
+        });
+        let line = &lines[0];
+        assert_eq!(
+            [&line["container"], &line["pod"], &line["namespace"]],
+            ["main", "web-1", "shop"],
+            "{line}"
+        );
+        assert_eq!(line["labels"], serde_json::json!({"app": "web"}), "{line}");
+        assert_eq!(line["owner"], Value::Null);
+    }
 }

@@ -31,6 +31,17 @@ pub(super) fn who(whose: &Whose, tried: Option<&str>) -> String {
         );
     }
     pair(&mut text, "cgroup", whose.cgroup.as_deref());
+    if let Some(of) = whose.container() {
+        pair(&mut text, "container", of.container.as_deref());
+        pair(&mut text, "pod", of.pod.as_deref());
+        pair(&mut text, "namespace", of.namespace.as_deref());
+        pair(&mut text, "owner", of.owner.as_deref());
+        if !of.labels.is_empty() {
+            // Every text can be written in JSON.
+            let labels = serde_json::to_string(&of.labels).unwrap_or_default();
+            let _ = write!(text, ",\"labels\":{labels}");
+        }
+    }
     if let Some(tls) = flow.tls().and_then(|tls| tls.client) {
         pair(&mut text, "tls", Some(tls.version));
         pair(

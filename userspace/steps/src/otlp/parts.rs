@@ -9,7 +9,7 @@ use super::{
     messages::{AnyValue, KeyValue, LogRecord, Span},
     record::Kind,
 };
-use crate::Whose;
+use crate::{Whose, containers::Contained};
 
 /// The value of `db.system.name`, and the name of a span of which nothing is known.
 const SYSTEM: &str = "cassandra";
@@ -59,10 +59,43 @@ pub(super) fn who(kind: Kind, whose: &Whose, tried: Option<&str>) -> Vec<u8> {
     for (key, known) in known {
         attributes.extend(known.map(|value| KeyValue::text(key, value)));
     }
+    if let Some(of) = whose.container() {
+        attributes.extend(container(of));
+    }
     if kind != Kind::Span {
         attributes.extend(client(whose, tried));
     }
     encoded(kind, None, attributes)
+}
+
+/// Describes the container and its pod, by the names of the semantic conventions.
+fn container(of: &Contained) -> Vec<KeyValue> {
+    let (name, labels) = match of.pod {
+        Some(_) => ("k8s.container.name", "k8s.pod.label"),
+        None => ("container.name", "container.label"),
+    };
+    let owner = of.owner.as_deref().and_then(|owner| {
+        let (kind, name) = owner.split_once('/')?;
+        let key = match kind {
+            "deployment" | "statefulset" | "daemonset" | "replicaset" | "job" | "cronjob" => {
+                format!("k8s.{kind}.name")
+            }
+            _ => return Some(KeyValue::text("underpass.owner", owner)),
+        };
+        Some(KeyValue::text(&key, name))
+    });
+    let known = [
+        (name, &of.container),
+        ("k8s.pod.name", &of.pod),
+        ("k8s.namespace.name", &of.namespace),
+    ];
+    let known = known.into_iter();
+    let known = known.filter_map(|(key, value)| Some(KeyValue::text(key, value.as_deref()?)));
+    let labels = of
+        .labels
+        .iter()
+        .map(|(key, value)| KeyValue::text(&format!("{labels}.{key}"), value));
+    known.chain(owner).chain(labels).collect()
 }
 
 /// Describes the client as an auditor wants to know it, beyond what spans have.
@@ -166,5 +199,38 @@ mod tests {
         ] {
             assert_eq!(name(kind, keyspace, table), expected);
         }
+    }
+
+    #[test]
+    fn a_pod_has_the_names_of_the_conventions() {
+        let told = |owner: &str, pod: Option<&str>| {
+            let of = Contained {
+                container: Some("main".to_owned()),
+                pod: pod.map(str::to_owned),
+                namespace: pod.map(|_| "shop".to_owned()),
+                owner: pod.map(|_| owner.to_owned()),
+                labels: [("app".to_owned(), "web".to_owned())].into(),
+            };
+            encoded(Kind::Span, None, container(&of))
+        };
+        let expected = |all: &[(&str, &str)]| {
+            let all = all.iter().map(|(key, value)| KeyValue::text(key, value));
+            encoded(Kind::Span, None, all.collect())
+        };
+        let begin = [
+            ("k8s.container.name", "main"),
+            ("k8s.pod.name", "web-1"),
+            ("k8s.namespace.name", "shop"),
+        ];
+        for (owner, key, value) in [
+            ("deployment/web", "k8s.deployment.name", "web"),
+            ("cronjob/night/x", "k8s.cronjob.name", "night/x"),
+            ("rollout/web", "underpass.owner", "rollout/web"),
+        ] {
+            let all = [&begin[..], &[(key, value), ("k8s.pod.label.app", "web")]].concat();
+            assert_eq!(told(owner, Some("web-1")), expected(&all), "{owner}");
+        }
+        let alone = [("container.name", "main"), ("container.label.app", "web")];
+        assert_eq!(told("", None), expected(&alone));
     }
 }

@@ -20,7 +20,7 @@ use super::{
     otlp::{self, CollectorSettings, Kind, Sends, Signal, Telling, Told},
     tracing_id::uuid,
 };
-use crate::duration;
+use crate::{containers::Contained, duration};
 
 /// The reporter's name.
 const NAME: &str = "slowlog";
@@ -312,6 +312,8 @@ struct Line<'l> {
     process: Option<&'l str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cgroup: Option<&'l str>,
+    #[serde(flatten)]
+    container: Option<&'l Contained>,
 }
 
 #[derive(Debug, Serialize)]
@@ -359,6 +361,7 @@ impl<'l> Line<'l> {
             pid: whose.process().map(|_| whose.flow.process.pid),
             process: whose.process(),
             cgroup: whose.cgroup.as_deref(),
+            container: whose.container(),
         }
     }
 

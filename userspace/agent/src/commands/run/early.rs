@@ -26,8 +26,8 @@ use super::{limits, stop};
 use crate::{
     admin,
     backends::{BackendMetrics, BalancedCounters},
-    config::Config,
-    containers::{ContainerMetrics, Watch},
+    config::{Config, PolicySource, Store},
+    containers::{ContainerMetrics, Naming, Watch},
     edge::{self, EdgeControl, EdgeMetrics, SharedEdge},
     fleet::FleetMetrics,
     kernel_counters::KernelCounters,
@@ -126,9 +126,17 @@ impl Early {
         let available = PathsAvailable::register(&registry)?;
         let container_metrics = ContainerMetrics::register(&registry)?;
         let fleet_metrics = FleetMetrics::register(&registry)?;
+        let of_kubernetes = |source: &PolicySource| matches!(source.store, Store::Kubernetes(_));
+        let naming = Naming {
+            containers: services.containers.clone(),
+            labels: config.record_labels.clone().into(),
+            is_wanted: !config.record_labels.is_empty()
+                || config.source.as_ref().is_some_and(of_kubernetes),
+        };
         let containers = Watch::new(
             &config.containers,
             &mut config.policy,
+            naming,
             container_metrics.clone(),
         )
         .await;
