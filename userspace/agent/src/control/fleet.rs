@@ -55,6 +55,11 @@ impl FromFleet {
         }
     }
 
+    /// Notes that what is offered is being looked at, or waits for something else.
+    pub(super) fn note_look(&mut self) {
+        self.look_again = None;
+    }
+
     /// Waits until something is offered that is to be looked at.
     pub(super) async fn offered(
         &self,

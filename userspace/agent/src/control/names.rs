@@ -82,6 +82,7 @@ impl Control {
 
     /// Puts the fleet's policy into force, or has it wait for its names.
     pub(super) async fn look_at_offer(&mut self) {
+        self.from_fleet.note_look();
         let offered = self.heard.offers.borrow().clone();
         let own = Sources::read(&self.file);
         let sources = offered

@@ -6,8 +6,7 @@ pub mod ship;
 
 use std::{
     fs,
-    io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     path::Path,
     process::Command,
     time::{Duration, Instant},
@@ -17,7 +16,7 @@ use cri::Cri;
 use docker::Docker;
 use sandbox::{Agent, Netns, Sandbox, run_in};
 use serde_json::Value;
-use ship::{Container, Mood};
+use ship::{Container, Mood, passes};
 
 use crate::common::{
     BINARY, PATIENCE, accept, eventually,
@@ -425,18 +424,12 @@ fn records_name_the_container_and_its_pod() {
     let agent = Agent::start(Path::new(BINARY), netns, cgroup, "", &policy).unwrap();
     let mut client = web.dial(host.database.local_addr().unwrap()).unwrap();
     let (mut server, _) = accept(&host.database);
-    let pass = |from: &mut TcpStream, to: &mut TcpStream, frame: &[u8]| {
-        from.write_all(frame).unwrap();
-        let mut read = vec![0; frame.len()];
-        to.read_exact(&mut read).unwrap();
-        assert_eq!(read, frame);
-    };
-    pass(
+    passes(
         &mut client,
         &mut server,
         &startup(4, &[("CQL_VERSION", "3.0.0")]),
     );
-    pass(&mut server, &mut client, &ready(4));
+    passes(&mut server, &mut client, &ready(4));
     // No rule names a container: it is asked for records, and tells of one that dialled before.
     cri.runtime.run(&[web.named("main", &[]).in_pod(&pod)]);
     eventually("it is known", || {
@@ -447,12 +440,12 @@ fn records_name_the_container_and_its_pod() {
         [&flows[0]["pod"], &flows[0]["namespace"]],
         ["web-1", "shop"]
     );
-    pass(
+    passes(
         &mut client,
         &mut server,
         &query(4, 1, "SELECT v FROM shop.orders"),
     );
-    pass(&mut server, &mut client, &void(4, 1));
+    passes(&mut server, &mut client, &void(4, 1));
     for file in &files {
         let mut lines = Vec::new();
         eventually("its record is written", || {

@@ -18,8 +18,15 @@ use sandbox::{Agent, Sandbox, run_in, skip::skip};
 use serde_json::Value;
 
 use self::cluster::{Cluster, SERVER};
-use super::containers::{cri::Cri, ship::Container};
-use crate::common::{BINARY, eventually, operating::blocks_of};
+use super::containers::{
+    cri::Cri,
+    ship::{Container, passes},
+};
+use crate::common::{
+    BINARY, accept, eventually,
+    frames::{ready, startup},
+    operating::blocks_of,
+};
 
 const PORT: u16 = 9042;
 
@@ -354,6 +361,35 @@ fn policies_are_objects_of_kubernetes() {
     });
     let denied = || (web.is_denied(&database), ledger.is_denied(&database));
     assert_eq!(denied(), (false, false));
+
+    // Records name pod and owner.
+    let log = folder.path().join("audit.log");
+    cluster.applies(&clusters(
+        "audit",
+        &format!(
+            r#"{{"name": "all", "action": "enrich", "fail": "open", "path": "inline", "to": [":9042"], "pipeline": [{{"transform": "audit", "file": {log:?}}}]}}"#
+        ),
+    ));
+    let audits = || state(&cluster)["inForce"]["clusterunderpasspolicies/audit"] == 1;
+    eventually("it audits", audits);
+    let mut client = web.dial(database.local_addr().unwrap()).unwrap();
+    let (mut server, _) = accept(&database);
+    passes(
+        &mut client,
+        &mut server,
+        &startup(4, &[("CQL_VERSION", "3.0.0")]),
+    );
+    passes(&mut server, &mut client, &ready(4));
+    eventually("it is written", || {
+        let lines = fs::read_to_string(&log).unwrap_or_default();
+        let line: Value =
+            serde_json::from_str(lines.lines().next().unwrap_or_default()).unwrap_or_default();
+        [&line["pod"], &line["namespace"], &line["owner"]]
+            == ["web-5d9c-x", "shop", "deployment/web"]
+    });
+    drop((client, server));
+    cluster.does(&["delete", "clusterunderpasspolicy", "audit"]);
+    eventually("it is gone", || !audits());
 
     // A namespace's rule without a condition holds for its own pods, and for nobody else.
     let deny = r#"{"name": "all", "action": "deny", "fail": "closed", "to": [":9042"]}"#;

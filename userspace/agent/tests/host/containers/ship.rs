@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    io,
+    io::{self, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     process::{Child, Command},
     sync::{
@@ -195,4 +195,12 @@ impl Runtime {
     pub fn run(&self, containers: &[Told]) {
         self.state().1 = containers.to_vec();
     }
+}
+
+/// Sends on one side of a flow what comes to the other as it is.
+pub fn passes(from: &mut TcpStream, to: &mut TcpStream, frame: &[u8]) {
+    from.write_all(frame).unwrap();
+    let mut read = vec![0; frame.len()];
+    to.read_exact(&mut read).unwrap();
+    assert_eq!(read, frame);
 }
