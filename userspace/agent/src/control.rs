@@ -379,7 +379,7 @@ impl Control {
         }
         if is_new && needs_restart(&self.config, &config) {
             tracing::warn!(
-                "[agent], [host] name, [policy], [log] format, [containers] or [[incoming]] changed: restart the agent for it to take effect"
+                "[agent], [host] name, [policy], [limits], [log] format, [containers] or [[incoming]] changed: restart the agent for it to take effect"
             );
         }
         if self.config.health != config.health {
@@ -613,7 +613,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         (old.workers, old.busy_poll),
         (old.splice, old.tap_ring_bytes, old.tap_cpu, old.log_format),
         (&old.containers, &old.record_labels, &old.incoming),
-        (&old.host.name, &old.source),
+        (&old.host.name, &old.source, &old.limits),
     ) != (
         (&new.admin_socket, new.admin, new.metrics, &new.admin_hosts),
         &new.control,
@@ -630,7 +630,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         (new.workers, new.busy_poll),
         (new.splice, new.tap_ring_bytes, new.tap_cpu, new.log_format),
         (&new.containers, &new.record_labels, &new.incoming),
-        (&new.host.name, &new.source),
+        (&new.host.name, &new.source, &new.limits),
     )
 }
 

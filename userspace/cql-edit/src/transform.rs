@@ -9,6 +9,7 @@ use crate::request::Request;
 use crate::response::Response;
 use crate::suspended::{Completion, Resolution};
 use cql::Opcode;
+use limits::Limit;
 
 /// The steps that a rule's flows go through, in this order.
 pub type Pipeline = Arc<[Arc<dyn Transform>]>;
@@ -141,6 +142,11 @@ pub trait Transform: fmt::Debug + Send + Sync {
     /// nobody else.
     fn wants_opening(&self) -> bool {
         false
+    }
+
+    /// The limit that it holds requests to, if the hosts of a fleet share that.
+    fn limit(&self) -> Option<&Arc<Limit>> {
+        None
     }
 
     /// Whether it is to be asked of events.

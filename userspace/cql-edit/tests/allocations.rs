@@ -31,6 +31,7 @@ mod tests {
             "transform = \"consistency\"\nat_most = \"QUORUM\"",
             "transform = \"guard\"\nrefuse = [\"ddl\"]",
             "transform = \"throttle\"\nrate = 1e9",
+            "transform = \"throttle\"\nrate = 1e9\nscope = \"fleet\"",
         ];
         let mut flow = Edits::new(kind, pipeline.map(step).to_vec());
         let text =

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::support::edit::*;
 use crate::support::*;
-use cql_edit::{Caller, Transform};
+use cql_edit::{Caller, Transform, transforms::TransformSettings};
+use limits::Member;
 
 const AUTH_RESPONSE: u8 = 0x0F;
 const AUTH_SUCCESS: u8 = 0x10;
@@ -122,6 +123,31 @@ fn of_two_log_ins_at_once_none_is_believed() {
     says(&mut flow, b"\0carol\0right");
     answered(&mut flow, AUTH_SUCCESS, &[0xFF; 4]);
     assert!(!asks(&mut flow, "SELECT v FROM shop.a"));
+}
+
+#[test]
+fn a_host_has_its_share_of_what_a_fleet_has() {
+    let settings = "transform = \"throttle\"\nrate = 100\nmode = \"overloaded\"\nscope = \"fleet\"";
+    let settings: TransformSettings = toml::from_str(settings).unwrap();
+    let step = settings.of_rule("shop").build().unwrap();
+    let limit = step.limit().unwrap().clone();
+    assert_eq!((limit.name(), limit.rate()), ("shop.rule", 100.0));
+    let mut flow = Edits::new(KINDS[1], vec![step]);
+    let mut passed = 0;
+    for _ in 0..20 {
+        if asks(&mut flow, "SELECT v FROM shop.a") {
+            passed += 1;
+            flow.frees(1);
+        }
+    }
+    // A twentieth of rate and burst, before anything is heard of the fleet.
+    assert_eq!(passed, 5);
+    let mut member = Member::default();
+    member.hold([&limit]);
+    member.look(1.0);
+    let held: Vec<_> = member.held().collect();
+    // Three quarters have found no token, so there is more to come.
+    assert_eq!(held[0].wanted, 20.0 * (1.0 + 3.0 * 0.75 * 0.75));
 }
 
 /// A flow of this client through a step that others go through, too.

@@ -83,16 +83,8 @@ impl Follower {
     }
 
     async fn session(&mut self, member: usize, failures: &mut u32) -> Result<Infallible, Failure> {
-        let endpoints = &self.settings.endpoints;
-        let Some(endpoint) = endpoints
-            .iter()
-            .cycle()
-            .nth(member % endpoints.len().max(1))
-        else {
-            return Err(Failure::Absent("no endpoint is named".to_owned()));
-        };
         let (dial, answer) = (&self.dial, self.pace.answer);
-        let mut session = Session::open(&self.settings, endpoint, dial, answer).await?;
+        let mut session = Session::open_next(&self.settings, member, dial, answer).await?;
         let now = self.read(&mut session).await?;
         let mut held = Held::begin(&mut session, now).await?;
         *failures = 0;
@@ -105,7 +97,7 @@ impl Follower {
             tokio::select! {
                 said = held.watch.message() => {
                     held.heard = Instant::now();
-                    if has_events(said?)? {
+                    if !read(said?)?.events().is_empty() {
                         time::sleep(SETTLE).await;
                         self.read(&mut session).await?;
                         (self.tell)(News::InStep);
@@ -200,11 +192,11 @@ impl Held {
     }
 }
 
-/// Whether a word of the watch tells of changes.
+/// Reads a word of a watch.
 ///
 /// # Errors
 /// The watch has ended.
-fn has_events(said: Option<WatchResponse>) -> Result<bool, Failure> {
+pub(crate) fn read(said: Option<WatchResponse>) -> Result<WatchResponse, Failure> {
     let Some(said) = said else {
         return Err(Failure::Lost("the watch has ended".to_owned()));
     };
@@ -214,5 +206,5 @@ fn has_events(said: Option<WatchResponse>) -> Result<bool, Failure> {
     if said.canceled() {
         return Err(Failure::Lost(said.cancel_reason().to_owned()));
     }
-    Ok(!said.events().is_empty())
+    Ok(said)
 }

@@ -1,10 +1,15 @@
 //! Where in etcd what is.
 //!
 //! `<prefix>/rules/<name>.toml` are the files of the policy, `<prefix>/head` the number of the version that was pushed last,
-//! `<prefix>/history/<number>` the versions, and `<prefix>/status/<host>` what a host made of the policy.
+//! `<prefix>/history/<number>` the versions, and `<prefix>/status/<host>` what a host made of the policy. `<prefix>/limits/` is what
+//! hosts share limits by ([`crate::Sharer`]).
 
 /// The longest prefix: keys stay short.
 pub const MAX_PREFIX_BYTES: usize = 256;
+
+/// The last part of the leader's key, and of the levels'.
+pub(crate) const LEADER: &[u8] = b"leader";
+pub(crate) const LEVELS: &[u8] = b"levels";
 
 /// The keys beneath a prefix.
 #[derive(Clone, Debug)]
@@ -45,5 +50,27 @@ impl Keys {
 
     pub(crate) fn status(&self, host: &str) -> String {
         format!("{}{host}", self.statuses())
+    }
+
+    /// Keys that all hosts watch: the leader's and the levels'.
+    pub(crate) fn sharing(&self) -> String {
+        format!("{}/limits/fleet/", self.prefix)
+    }
+
+    pub(crate) fn leader(&self) -> String {
+        format!("{}leader", self.sharing())
+    }
+
+    pub(crate) fn levels(&self) -> String {
+        format!("{}levels", self.sharing())
+    }
+
+    /// Keys that the leader watches: what each host wants.
+    pub(crate) fn wants(&self) -> String {
+        format!("{}/limits/hosts/", self.prefix)
+    }
+
+    pub(crate) fn want(&self, host: &str) -> String {
+        format!("{}{host}", self.wants())
     }
 }

@@ -4,6 +4,7 @@
 //! - `fragments`: the files of a policy, their bounds and their digest; `keys`: where they are.
 //! - `follow`: an agent's part. Each change is offered whole; the verdict on it becomes the host's status.
 //! - `status`: that status; `fleet`: what operators do: push, roll back, read statuses.
+//! - `sharing`: an agent's part in limits that the fleet shares.
 //! - `kubernetes`: an agent's part where policies are objects of a cluster, and who counts what agents say of them.
 //! - `failure`: why etcd could not be read; `pace`: how often it is asked.
 //!
@@ -21,6 +22,7 @@ mod kubernetes;
 mod pace;
 mod session;
 mod settings;
+mod sharing;
 mod status;
 
 pub use failure::Failure;
@@ -40,6 +42,7 @@ pub use kubernetes::{
 pub use pace::Pace;
 pub use session::{Dial, MAX_MESSAGE_BYTES, dial_plainly};
 pub use settings::{ETCD, Login, MAX_ENDPOINTS, Settings};
+pub use sharing::{LEASE_PERIODS, LONGEST_PERIOD, Sharer, Sharing};
 pub use status::{MAX_ERROR_BYTES, STATUS_TTL, Status, Verdict};
 
 #[cfg(test)]

@@ -45,6 +45,21 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 impl Session {
+    /// Connects to the member whose turn it is, and logs in.
+    pub(crate) async fn open_next(
+        settings: &Settings,
+        turn: usize,
+        dial: &Dial,
+        answer: Duration,
+    ) -> Result<Self, Failure> {
+        let members = settings.endpoints.iter().cycle();
+        let mut members = members.skip(turn % settings.endpoints.len().max(1));
+        match members.next() {
+            Some(member) => Self::open(settings, member, dial, answer).await,
+            None => Err(Failure::Absent("no endpoint is named".to_owned())),
+        }
+    }
+
     /// Connects to a member, and logs in.
     pub(crate) async fn open(
         settings: &Settings,

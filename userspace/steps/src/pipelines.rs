@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use cql_edit::Pipeline;
 use flow::About;
+use limits::Limit;
 use policy::RuleName;
 use prometheus::Registry;
 
@@ -143,6 +144,12 @@ impl Pipelines {
     pub fn want_openings(&self) -> bool {
         let mut steps = self.0.values().filter_map(|steps| steps.edit.as_ref());
         steps.any(|steps| steps.iter().any(|step| step.wants_opening()))
+    }
+
+    /// The limits that the hosts of a fleet share.
+    pub fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        let steps = self.0.values().filter_map(|steps| steps.edit.as_ref());
+        steps.flat_map(|steps| steps.iter().filter_map(|step| step.limit()))
     }
 
     /// Whether some rule's pipeline changes requests.

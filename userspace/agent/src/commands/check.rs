@@ -45,6 +45,10 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         let read = source.store.read_secrets();
         read.map_err(|why| anyhow::anyhow!("[policy]: {why}"))?;
     }
+    if let Some(limits) = &config.limits {
+        let read = limits.read_secrets();
+        read.map_err(|why| anyhow::anyhow!("[limits]: {why}"))?;
+    }
     let cgroup = find_containers(&mut config, args)?;
     config.warnings.append(&mut config.escapes);
     let keys = config.pipelines.read_keys();

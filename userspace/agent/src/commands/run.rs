@@ -184,6 +184,12 @@ impl Serving {
             let metrics = early.fleet_metrics.clone();
             fleet::start(source, &config.host, dial, &fleet, metrics)?;
         }
+        if let Some(store) = &config.limits {
+            let dial = fleet::dial_by(attachment.probes.0);
+            let pipelines = heard_by_flows.pipelines.clone();
+            let metrics = early.sharing_metrics.clone();
+            fleet::sharing::start(store, &config.host, dial, pipelines, metrics)?;
+        }
         let dial_names = fleet::dial_by(attachment.probes.0);
         let (backends, asked_of_backends, tell_choice) = Backends::new();
         let choice = backends.choice();

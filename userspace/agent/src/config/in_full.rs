@@ -93,7 +93,7 @@ fn keep_what_began(whole: &mut Table, mut began: Table) {
         agent.extend(again.remove_entry(key));
     }
     whole.insert("agent".to_owned(), Value::Table(agent));
-    for list in ["containers", "incoming", "policy"] {
+    for list in ["containers", "incoming", "limits", "policy"] {
         whole.remove(list);
         whole.extend(began.remove_entry(list));
     }

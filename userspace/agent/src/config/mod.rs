@@ -4,7 +4,7 @@
 //! of the keys of session rules, `network.rs` those of `to` and
 //! `from`, `users.rs` those of `uid` and `gid`, `backends.rs` and `remember.rs` those of `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
 //! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `holdout.rs` that of `holdout`, `otlp.rs` that of `[otlp]`, `shadow.rs` that of `mode`, `limit.rs` that of `limit`, `containers.rs` those of
-//! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `host.rs` those of `[host]`, `hosts` and `rollout`, `clusters.rs` that of `[[cluster]]`, `source.rs` that of `[policy]`, `objects.rs` how policies of Kubernetes become files, `selector.rs` that of a mark's, `sources.rs` which files there are, `in_full.rs` how all of it is printed, `layout.rs` how a file is laid out, `error.rs` how an
+//! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `host.rs` those of `[host]`, `hosts` and `rollout`, `clusters.rs` that of `[[cluster]]`, `source.rs` that of `[policy]`, `sharing.rs` that of `[limits]`, `etcd.rs` what both have alike, `objects.rs` how policies of Kubernetes become files, `selector.rs` that of a mark's, `sources.rs` which files there are, `in_full.rs` how all of it is printed, `layout.rs` how a file is laid out, `error.rs` how an
 //! error names its place.
 
 mod admin;
@@ -14,6 +14,7 @@ mod clusters;
 mod containers;
 mod dry;
 mod error;
+mod etcd;
 mod health;
 mod holdout;
 mod host;
@@ -35,6 +36,7 @@ mod schema;
 mod selector;
 mod session;
 mod shadow;
+mod sharing;
 mod shortcut;
 mod source;
 mod sources;
@@ -119,6 +121,8 @@ pub struct Config {
     pub host: Host,
     /// Where a fleet's rules come from. None: there are only those of the files.
     pub source: Option<PolicySource>,
+    /// The etcd by which the fleet shares limits. None: no rule has one.
+    pub limits: Option<policy_source::Settings>,
     /// How metrics are sent to a collector. None: they are not.
     pub metrics_push: Option<MetricsPush>,
     /// Other network namespaces whose processes are served at the same time.

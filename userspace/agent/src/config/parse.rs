@@ -25,7 +25,7 @@ use super::{
     error::Flaw,
     health, holdout, host, incoming, limit, network, otlp, path, pipeline, protective,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
-    remember, sample, session, shadow, shortcut, source, tls, trigger, users,
+    remember, sample, session, shadow, sharing, shortcut, source, tls, trigger, users,
     value::{absolute, expected, one_of, socket_path, whole, within},
     xdp,
 };
@@ -36,9 +36,10 @@ pub(super) fn config(mut raw: RawConfig) -> Result<Config, Flaw> {
     let host = host::of(std::mem::take(&mut raw.host))?;
     raw.keep_those_for(&host)?;
     let source = source::of(raw.policy.take(), &host.name, &mut warnings)?;
+    let limits = sharing::of(raw.limits.take(), source.as_ref(), &mut warnings)?;
     let clusters = clusters::of(std::mem::take(&mut raw.cluster), &mut warnings)?;
     let (collector, metrics_push) = otlp::of(raw.otlp)?;
-    let mut pipelines = pipeline::of(&raw.rule, collector.as_ref())?;
+    let mut pipelines = pipeline::of(&raw.rule, collector.as_ref(), limits.is_some())?;
     warnings.extend(pipeline::doubts(&pipelines));
     let holdouts = holdout::plan(&raw.rule);
     let plans = path::plan(&raw.rule, &pipelines)?;
@@ -135,6 +136,7 @@ pub(super) fn config(mut raw: RawConfig) -> Result<Config, Flaw> {
             .map_or(Ok(LogLevel::default()), |text| level(&text))?,
         host,
         source,
+        limits,
         metrics_push,
         max_namespaces: max_namespaces.map_or(Ok(MAX_NAMESPACES), |n| namespaces(&n))?,
         xdp,

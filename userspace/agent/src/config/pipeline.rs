@@ -1,6 +1,10 @@
 //! The meaning of `pipeline`: steps, with their settings.
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use cql_edit::{Transform, transforms};
 use flow::About;
@@ -33,10 +37,11 @@ pub(super) fn name_of(step: &Spanned<Table>) -> Option<&str> {
 }
 
 /// Reads the pipelines of the rules that have one.
-/// `collector`: that of `[otlp]`.
+/// `collector`: that of `[otlp]`; `shares`: there is a store by which hosts share limits.
 pub(super) fn of(
     rules: &[Spanned<RawRule>],
     collector: Option<&CollectorSettings>,
+    shares: bool,
 ) -> Result<Vec<(RuleName, Steps)>, Flaw> {
     let rules = rules.iter().map(Spanned::get_ref);
     let rules = rules.filter(|rule| !rule.pipeline.is_empty());
@@ -45,6 +50,7 @@ pub(super) fn of(
         .map(|rule| {
             let name = RuleName::new(rule.name.get_ref());
             let steps = pipeline(rule, collector)?;
+            may_share(rule, &steps, shares)?;
             keeps_alike(rule, &steps, &mut journals)?;
             Ok((name, steps))
         })
@@ -121,7 +127,7 @@ fn pipeline(rule: &RawRule, collector: Option<&CollectorSettings>) -> Result<Ste
     let (mut edit, mut report, mut keys) = (Vec::new(), Vec::new(), Vec::new());
     let mut effects: Vec<Arc<dyn Effect>> = Vec::new();
     for raw in &rule.pipeline {
-        match step(raw, rule.upstream_tls.is_some(), collector)? {
+        match step(raw, rule, collector)? {
             Step::Edits(step) => {
                 behind_all(&effects, &*step, raw)?;
                 before_merging(&effects, &*step, raw)?;
@@ -171,6 +177,31 @@ fn pipeline(rule: &RawRule, collector: Option<&CollectorSettings>) -> Result<Ste
         effects,
         keys,
         about: Arc::new(about),
+    })
+}
+
+/// Refuses a limit that hosts share where they have nothing to share it by, and two of one name.
+fn may_share(rule: &RawRule, steps: &Steps, shares: bool) -> Result<(), Flaw> {
+    let mut limits = steps.edit.iter().flat_map(|steps| steps.iter());
+    let mut names = HashSet::new();
+    limits.try_for_each(|step| {
+        let Some(limit) = step.limit() else {
+            return Ok(());
+        };
+        let why = match (shares, names.insert(limit.name())) {
+            (false, _) => {
+                "expected `[limits]` with `endpoints`, or `[policy]` with `source = \"etcd\"`, where a throttle has \
+                 `scope = \"fleet\"`: etcd is what hosts share a rate by; found neither"
+                    .to_owned()
+            }
+            (true, false) => format!(
+                "expected one throttle with `scope = \"fleet\"` and the same `per` in a rule, because hosts know the limit by rule and \
+                 `per` ({}); found two",
+                limit.name()
+            ),
+            (true, true) => return Ok(()),
+        };
+        Err(Flaw::new(rule.name.span(), format!("rule.pipeline: {why}")))
     })
 }
 
@@ -327,12 +358,14 @@ fn names() -> String {
     all.concat().join(", ")
 }
 
-/// Reads a step. `encrypts`: the rule encrypts what goes to its databases.
+/// Reads a step of a rule.
 fn step(
     raw: &Spanned<Table>,
-    encrypts: bool,
+    rule: &RawRule,
     collector: Option<&CollectorSettings>,
 ) -> Result<Step, Flaw> {
+    // What goes to its databases is encrypted.
+    let encrypts = rule.upstream_tls.is_some();
     let flaw = |message: String| Flaw::new(raw.span(), format!("rule.pipeline: {message}"));
     let table = raw.get_ref();
     let Some(name) = table.get(TRANSFORM) else {
@@ -341,6 +374,7 @@ fn step(
     let is_one_of = |names: &[&str]| name.as_str().is_some_and(|name| names.contains(&name));
     if is_one_of(transforms::NAMES) {
         let settings: transforms::TransformSettings = settings(table).map_err(flaw)?;
+        let settings = settings.of_rule(rule.name.get_ref());
         settings.build().map(Step::Edits).map_err(flaw)
     } else if is_one_of(effects::NAMES) {
         let mut settings: effects::EffectSettings = settings(table).map_err(flaw)?;

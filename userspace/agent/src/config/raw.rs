@@ -51,6 +51,8 @@ pub(super) struct RawConfig {
     #[serde(default)]
     pub host: super::host::RawHost,
     pub policy: Option<super::source::RawPolicy>,
+    #[schemars(with = "Option<super::sharing::RawLimits>")]
+    pub limits: Option<Spanned<super::sharing::RawLimits>>,
     pub otlp: Option<RawOtlp>,
     #[serde(default)]
     #[schemars(with = "Vec<RawRule>", length(max = MAX_RULES))]
@@ -780,11 +782,12 @@ struct RawFleets {
 }
 
 /// Tables of which there is one, in the main file.
-const MAIN_ONLY: [&str; 9] = [
+const MAIN_ONLY: [&str; 10] = [
     "agent",
     "log",
     "host",
     "policy",
+    "limits",
     "otlp",
     "default",
     "health",

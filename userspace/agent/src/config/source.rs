@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use policy_source::{
-    API_SERVER, ETCD, Failure, KubernetesSettings, Login, MAX_ENDPOINTS, MAX_PREFIX_BYTES, OwnPod,
+    API_SERVER, Failure, KubernetesSettings, MAX_ENDPOINTS, MAX_PREFIX_BYTES, OwnPod,
     SERVICE_ACCOUNT, Settings, in_cluster,
 };
 use serde::Deserialize;
@@ -13,7 +13,8 @@ use toml::Spanned;
 use super::{
     bounds::{DEFAULT_CACHE, DEFAULT_PREFIX, POLICY_SOURCES, names},
     error::Flaw,
-    value::{absolute, expected, one_of},
+    etcd::{self, RawEtcd},
+    value::{absolute, one_of},
 };
 
 /// Where further rules come from: those of a fleet, which `underpass policy` changes in etcd, or `kubectl` in Kubernetes (`docs/fleet.md`). They stand behind the rules of the files,
@@ -152,7 +153,7 @@ pub(super) fn of(
     };
     let store = match is_kubernetes {
         true => Store::Kubernetes(kubernetes(raw, host)?),
-        false => Store::Etcd(etcd(raw, warnings)?),
+        false => Store::Etcd(in_etcd(raw, warnings)?),
     };
     Ok(Some(PolicySource { store, cache }))
 }
@@ -207,96 +208,17 @@ fn kubernetes(raw: RawPolicy, host: &str) -> Result<KubernetesSettings, Flaw> {
     })
 }
 
-fn etcd(raw: RawPolicy, warnings: &mut Vec<String>) -> Result<Settings, Flaw> {
-    let endpoints = endpoints(&raw)?;
-    let is_encrypted = endpoints.iter().any(Endpoint::is_encrypted);
-    let tls = raw.tls.map(tls::RawDialling::read).transpose();
-    let tls = tls.map_err(|why| Flaw::new(raw.source.span(), format!("policy.tls: {why}")))?;
-    let wrong = |why: &str| Err(Flaw::new(raw.source.span(), format!("policy.tls: {why}")));
-    match (is_encrypted, &tls) {
-        (true, None) => {
-            return wrong(
-                "expected with `https://`: `{ ca = \"/PATH\" }`, who has to have signed the members' certificates; found none",
-            );
-        }
-        (false, Some(_)) => return wrong("expected with `https://` only; found `http://`"),
-        _ => {}
-    }
-    if !is_encrypted && !endpoints.iter().all(Endpoint::is_here) {
-        warnings.push(
-            "policy.endpoints: without TLS, whoever is between this host and etcd decides which rules hold here"
-                .to_owned(),
-        );
-    }
-    let login = match (raw.user, raw.password_file) {
-        (None, None) => None,
-        (Some(user), Some(file)) => {
-            let span = file.span();
-            let path = tls::secret("policy.password_file", file.into_inner());
-            Some(Login {
-                user: user.into_inner(),
-                password_file: path.map_err(|why| Flaw::new(span, why))?,
-            })
-        }
-        (Some(one), None) | (None, Some(one)) => {
-            let what = "both `user` and `password_file`, or neither; found one of them";
-            return Err(Flaw::new(one.span(), format!("policy: expected {what}")));
-        }
+fn in_etcd(raw: RawPolicy, warnings: &mut Vec<String>) -> Result<Settings, Flaw> {
+    let raw = RawEtcd {
+        table: "policy",
+        span: raw.source.span(),
+        endpoints: raw.endpoints,
+        prefix: raw.prefix,
+        user: raw.user,
+        password_file: raw.password_file,
+        tls: raw.tls,
     };
-    let prefix = match raw.prefix {
-        None => DEFAULT_PREFIX.to_owned(),
-        Some(prefix) => checked_prefix(&prefix)?,
-    };
-    Ok(Settings {
-        endpoints,
-        prefix,
-        login,
-        tls,
-    })
-}
-
-fn endpoints(raw: &RawPolicy) -> Result<Vec<Endpoint>, Flaw> {
-    if raw.endpoints.is_empty() || raw.endpoints.len() > MAX_ENDPOINTS {
-        let found = raw.endpoints.len();
-        let message = format!(
-            "policy.endpoints: expected 1 to {MAX_ENDPOINTS} members of etcd; found {found}"
-        );
-        return Err(Flaw::new(raw.source.span(), message));
-    }
-    let read = |text: &Spanned<String>| {
-        let endpoint = Endpoint::parse(text.get_ref(), ETCD);
-        endpoint.map_err(|why| Flaw::new(text.span(), format!("policy.endpoints: {why}")))
-    };
-    let endpoints: Vec<Endpoint> = raw.endpoints.iter().map(read).collect::<Result<_, _>>()?;
-    let plain = endpoints
-        .iter()
-        .zip(&raw.endpoints)
-        .find(|(one, _)| !one.is_encrypted());
-    match plain {
-        // A login would go to it in the clear, however the others are reached.
-        Some((_, text)) if endpoints.iter().any(Endpoint::is_encrypted) => {
-            expected("policy.endpoints", text, "`https://` for each, or for none")
-        }
-        _ => Ok(endpoints),
-    }
-}
-
-fn checked_prefix(prefix: &Spanned<String>) -> Result<String, Flaw> {
-    let text = prefix.get_ref();
-    let legal = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-    let is_prefix = text.starts_with('/')
-        && !text.trim_end_matches('/').is_empty()
-        && text.len() <= MAX_PREFIX_BYTES
-        && text.chars().all(legal);
-    match is_prefix {
-        true => Ok(text.trim_end_matches('/').to_owned()),
-        false => {
-            let what = format!(
-                "a key that begins with `/`, of at most {MAX_PREFIX_BYTES} letters, digits, `-`, `_`, `.`, `/`"
-            );
-            expected("policy.prefix", prefix, &what)
-        }
-    }
+    etcd::of(raw, "which rules hold here", warnings)
 }
 
 #[cfg(test)]

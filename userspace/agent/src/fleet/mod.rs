@@ -4,12 +4,14 @@
 //! - `cache`: the last good policy on disk, for when the store is away at the start.
 //! - `objects`: which policies of Kubernetes go into force.
 //! - `metrics`: how old what is known is, and what became of it.
+//! - `sharing`: limits that the hosts of the fleet share.
 //!
 //! **Invariant**: nothing of a flow waits for the store, and what is in force changes only by a policy that was checked whole.
 
 mod cache;
 mod metrics;
 mod objects;
+pub mod sharing;
 
 use std::{pin::Pin, sync::Arc, thread};
 

@@ -63,6 +63,8 @@ fn metrics() {
     own.declare_for_docs();
     agent::containers::ContainerMetrics::register(&registry).unwrap();
     agent::fleet::FleetMetrics::register(&registry).unwrap();
+    let sharing = agent::fleet::sharing::SharingMetrics::register(&registry).unwrap();
+    sharing.declare_for_docs();
     ::names::NameMetrics::register(&registry).unwrap();
     let pipelines = steps::pipelines::PipelineMetrics::register(&registry).unwrap();
     pipelines.declare_for_docs();

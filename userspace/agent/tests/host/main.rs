@@ -34,6 +34,7 @@ mod package;
 mod quotas;
 mod service_manager;
 mod shadow;
+mod sharing;
 mod topologies;
 mod windows;
 mod wrong_values;

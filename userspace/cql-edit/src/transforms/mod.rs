@@ -56,6 +56,17 @@ macro_rules! transforms {
     };
 }
 
+impl TransformSettings {
+    /// Returns the settings of a step of this rule.
+    #[must_use]
+    pub fn of_rule(self, rule: &str) -> Self {
+        match self {
+            Self::Throttle(settings) => Self::Throttle(settings.of_rule(rule)),
+            others => others,
+        }
+    }
+}
+
 transforms! {
     consistency => Consistency(ConsistencySettings),
     guard => Guard(GuardSettings),

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use limits::{Limit, Share};
 use serde::Deserialize;
 
 use super::prepared::Prepared;
@@ -31,6 +32,12 @@ pub struct ThrottleSettings {
     /// Treatment of a request for which there is no token.
     #[serde(default)]
     pub mode: Mode,
+    /// Where requests share the rate.
+    #[serde(default)]
+    pub scope: Scope,
+    /// The name of the limit in the fleet, which follows from the rule's.
+    #[serde(skip)]
+    pub limit: String,
 }
 
 /// Lowest rate: a request in about 17 minutes.
@@ -73,6 +80,20 @@ pub enum Mode {
     Shadow,
 }
 
+/// Where requests share a rate.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// On each host by itself.
+    #[default]
+    Host,
+    /// On all hosts of the fleet that have the rule (`[limits]`). Each has its share of the rate, and of the burst, by what is asked for
+    /// there.
+    Fleet,
+}
+
 /// Beyond this many, buckets that are full are forgotten; if none is, the newcomer shares one with
 /// all others like it.
 const MAX_BUCKETS: usize = 65_536;
@@ -88,9 +109,9 @@ const LONGEST_DELAY_NS: u64 = 60_000_000_000;
 
 #[derive(Debug)]
 struct Throttle {
-    /// Tokens for each ns.
-    rate: f64,
-    burst: f64,
+    rate: Rate,
+    /// The limit that the fleet shares. None: each host has the rate.
+    limit: Option<Arc<Limit>>,
     per: Per,
     mode: Mode,
     buckets: Mutex<HashMap<Box<str>, Bucket>>,
@@ -98,8 +119,18 @@ struct Throttle {
     prepared: Prepared<Box<str>>,
 }
 
+/// How a bucket is filled.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    /// Tokens for each ns.
+    each_ns: f64,
+    burst: f64,
+}
+
 #[derive(Debug)]
 struct Bucket {
+    /// The part of it in what the fleet shares.
+    share: Option<Arc<Share>>,
     /// Below 0: what was lent.
     tokens: f64,
     filled_ns: u64,
@@ -108,6 +139,20 @@ struct Bucket {
 }
 
 impl ThrottleSettings {
+    /// Returns the settings of a step of this rule.
+    pub(super) fn of_rule(mut self, rule: &str) -> Self {
+        let per = match self.per {
+            Per::Rule => "rule",
+            Per::Client => "client",
+            Per::User => "user",
+            Per::Keyspace => "keyspace",
+            Per::Table => "table",
+            Per::Kind => "kind",
+        };
+        self.limit = format!("{rule}.{per}");
+        self
+    }
+
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         let positive = |key: &str, n: f64| match n.is_finite() && n >= LEAST_RATE {
             true => Ok(n),
@@ -118,9 +163,16 @@ impl ThrottleSettings {
         if burst < 1.0 {
             return Err(format!("burst: expected 1 or more, found {burst}"));
         }
+        let limit = match self.scope {
+            Scope::Host => None,
+            Scope::Fleet => Some(Arc::new(Limit::new(&self.limit, rate))),
+        };
         Ok(Arc::new(Throttle {
-            rate: rate / SECOND_NS,
-            burst,
+            rate: Rate {
+                each_ns: rate / SECOND_NS,
+                burst,
+            },
+            limit,
             per: self.per,
             mode: self.mode,
             buckets: Mutex::default(),
@@ -130,21 +182,37 @@ impl ThrottleSettings {
 }
 
 impl Bucket {
-    fn fill(&mut self, now_ns: u64, rate: f64, burst: f64) {
+    fn fill(&mut self, now_ns: u64, rate: Rate) {
         let since = now_ns.saturating_sub(self.filled_ns);
-        self.tokens = (self.tokens + since as f64 * rate).min(burst);
+        self.tokens = (self.tokens + since as f64 * rate.each_ns).min(rate.burst);
         self.filled_ns = self.filled_ns.max(now_ns);
     }
 }
 
 impl Throttle {
+    /// Returns how a bucket is filled now. A share that was taken back is replaced.
+    fn rate_of(&self, share: &mut Option<Arc<Share>>, key: &str) -> Rate {
+        let (Some(limit), Some(share)) = (&self.limit, share) else {
+            return self.rate;
+        };
+        let now = share.rate().unwrap_or_else(|| {
+            *share = limit.share(key);
+            share.rate().unwrap_or(LEAST_RATE)
+        });
+        Rate {
+            each_ns: now / SECOND_NS,
+            burst: (self.rate.burst * now / limit.rate()).max(1.0),
+        }
+    }
+
     /// Takes a token for a client, or says for how many ns there is none.
     fn take(&self, key: &str, client: &str, now_ns: u64) -> Result<(), u64> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         if !buckets.contains_key(key) && buckets.len() >= MAX_BUCKETS {
-            buckets.retain(|_, bucket| {
-                bucket.fill(now_ns, self.rate, self.burst);
-                bucket.tokens < self.burst
+            buckets.retain(|key, bucket| {
+                let rate = self.rate_of(&mut bucket.share, key);
+                bucket.fill(now_ns, rate);
+                bucket.tokens < rate.burst
             });
         }
         let key = match buckets.contains_key(key) || buckets.len() < MAX_BUCKETS {
@@ -153,25 +221,34 @@ impl Throttle {
         };
         let bucket = match buckets.get_mut(key) {
             Some(bucket) => bucket,
-            None => buckets.entry(key.into()).or_insert_with(|| Bucket {
-                tokens: self.burst,
-                filled_ns: now_ns,
-                queue: Queue::default(),
+            None => buckets.entry(key.into()).or_insert_with(|| {
+                let mut share = self.limit.as_ref().map(|limit| limit.share(key));
+                Bucket {
+                    tokens: self.rate_of(&mut share, key).burst,
+                    share,
+                    filled_ns: now_ns,
+                    queue: Queue::default(),
+                }
             }),
         };
-        bucket.fill(now_ns, self.rate, self.burst);
-        if bucket.tokens >= 1.0 && bucket.queue.expire(now_ns) {
+        let rate = self.rate_of(&mut bucket.share, key);
+        bucket.fill(now_ns, rate);
+        let has_token = bucket.tokens >= 1.0 && bucket.queue.expire(now_ns);
+        if let Some(share) = &bucket.share {
+            share.count(!has_token);
+        }
+        if has_token {
             bucket.tokens -= 1.0;
             return Ok(());
         }
-        let missing = (1.0 - bucket.tokens).max(0.0) / self.rate;
+        let missing = (1.0 - bucket.tokens).max(0.0) / rate.each_ns;
         if self.mode != Mode::Delay {
             return Err(missing as u64);
         }
         // Lent: it comes in while they wait who have asked for it.
-        let lendable = LONGEST_DELAY_NS as f64 * self.rate;
+        let lendable = LONGEST_DELAY_NS as f64 * rate.each_ns;
         bucket.tokens = (bucket.tokens - 1.0).max(-lendable.max(1.0));
-        let token_ns = 1.0 / self.rate;
+        let token_ns = 1.0 / rate.each_ns;
         let until = bucket.queue.wait(client, now_ns, missing as u64, token_ns);
         Err(until - now_ns)
     }
@@ -188,8 +265,12 @@ impl Throttle {
             Per::Table => "to this table",
             Per::Kind => "of this kind",
         };
-        let rate = self.rate * SECOND_NS;
-        format!("too many requests: more than {rate} a second {whose}")
+        let rate = self.rate.each_ns * SECOND_NS;
+        let of_fleet = match self.limit {
+            Some(_) => ", on all hosts together",
+            None => "",
+        };
+        format!("too many requests: more than {rate} a second {whose}{of_fleet}")
     }
 
     /// Returns the bucket of a statement; of a batch, its first statement's.
@@ -223,6 +304,10 @@ impl Transform for Throttle {
 
     fn wants(&self, opcode: Opcode) -> bool {
         opcode.has_statements()
+    }
+
+    fn limit(&self) -> Option<&Arc<Limit>> {
+        self.limit.as_ref()
     }
 
     /// A throttle decides by the request alone.

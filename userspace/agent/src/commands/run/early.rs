@@ -29,7 +29,7 @@ use crate::{
     config::{Config, PolicySource, Store},
     containers::{ContainerMetrics, Naming, Watch},
     edge::{self, EdgeControl, EdgeMetrics, SharedEdge},
-    fleet::FleetMetrics,
+    fleet::{FleetMetrics, sharing::SharingMetrics},
     kernel_counters::KernelCounters,
     log::Log,
     observed::{ObservedCounters, SharedDataplane},
@@ -86,6 +86,7 @@ pub(super) struct Early {
     pub(super) available: PathsAvailable,
     pub(super) container_metrics: ContainerMetrics,
     pub(super) fleet_metrics: FleetMetrics,
+    pub(super) sharing_metrics: SharingMetrics,
     pub(super) containers: Watch,
     pub(super) name_metrics: NameMetrics,
     pub(super) names: Follower,
@@ -126,6 +127,7 @@ impl Early {
         let available = PathsAvailable::register(&registry)?;
         let container_metrics = ContainerMetrics::register(&registry)?;
         let fleet_metrics = FleetMetrics::register(&registry)?;
+        let sharing_metrics = SharingMetrics::register(&registry)?;
         let of_kubernetes = |source: &PolicySource| matches!(source.store, Store::Kubernetes(_));
         let naming = Naming {
             containers: services.containers.clone(),
@@ -166,6 +168,7 @@ impl Early {
             available,
             container_metrics,
             fleet_metrics,
+            sharing_metrics,
             containers,
             name_metrics,
             names,

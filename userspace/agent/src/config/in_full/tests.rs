@@ -180,10 +180,11 @@ fn urls_have_no_log_in() {
 }
 
 /// Keys that are left out where their absence means something that no value says, or what another table has.
-const ABSENT: [&str; 23] = [
+const ABSENT: [&str; 24] = [
     "policy.server",
     "policy.token_file",
     "policy.tls.server_name",
+    "limits.tls.server_name",
     "cluster.tls.server_name",
     "otlp.tls.server_name",
     "incoming.netns",

@@ -23,7 +23,7 @@ Key names with `_ms`, `_bytes` and the like say the unit of a number.
 ";
 
 /// Tables of the file, as a user writes them, with the place of their schemas.
-const TABLES: [(&str, &str); 17] = [
+const TABLES: [(&str, &str); 18] = [
     ("[agent]", "/properties/agent"),
     ("[[rule]]", "/properties/rule/items"),
     (
@@ -49,6 +49,7 @@ const TABLES: [(&str, &str); 17] = [
     ("[log]", "/properties/log"),
     ("[host]", "/properties/host"),
     ("[policy]", "/properties/policy"),
+    ("[limits]", "/properties/limits"),
     ("[otlp]", "/properties/otlp"),
     ("[default]", "/properties/default"),
     ("[[incoming]]", "/properties/incoming/items"),

@@ -68,6 +68,18 @@ pub(in crate::config) fn tables(schema: &Value) -> Vec<Table> {
             |t| json!({"policy": {"source": "etcd", "endpoints": ["https://127.0.0.1:2379"], "tls": t}}),
         ),
         table(
+            "limits",
+            "/properties/limits",
+            json!({"endpoints": ["http://127.0.0.1:2379"]}),
+            |t| json!({"limits": t}),
+        ),
+        table(
+            "limits.tls",
+            "/properties/limits/properties/tls",
+            json!({"ca": "/c"}),
+            |t| json!({"limits": {"endpoints": ["https://127.0.0.1:2379"], "tls": t}}),
+        ),
+        table(
             "cluster",
             "/properties/cluster/items",
             json!({"name": "shop", "contact_points": ["10.1.0.1:9042"]}),
@@ -184,10 +196,14 @@ pub(in crate::config) fn tables(schema: &Value) -> Vec<Table> {
 }
 
 fn with_step(step: &Value) -> Value {
-    json!({
+    let mut file = json!({
         "otlp": {"endpoint": "http://127.0.0.1:4317"},
         "rule": [{"name": "r", "action": "enrich", "fail": "closed", "pipeline": [step]}]
-    })
+    });
+    if step["scope"] == "fleet" {
+        file["limits"] = json!({"endpoints": ["http://127.0.0.1:2379"]});
+    }
+    file
 }
 
 /// Tables within a step.
@@ -254,17 +270,17 @@ fn beside(table: &str, key: &str, value: &Value) -> Value {
         ("xdp", "syn_burst") => json!({"syn_rate": 5}),
         (
             "rule.upstream_tls" | "mirror.tls" | "trace.tls" | "otlp.tls" | "policy.tls"
-            | "cluster.tls",
+            | "limits.tls" | "cluster.tls",
             "cert",
         ) => json!({"key": "/k"}),
         (
             "rule.upstream_tls" | "mirror.tls" | "trace.tls" | "otlp.tls" | "policy.tls"
-            | "cluster.tls",
+            | "limits.tls" | "cluster.tls",
             "key",
         ) => json!({"cert": "/c"}),
-        ("policy" | "cluster", "user") => json!({"password_file": "/p"}),
-        ("policy" | "cluster", "password_file") => json!({"user": "u"}),
-        ("policy", "tls") => json!({"endpoints": ["https://127.0.0.1:2379"]}),
+        ("policy" | "limits" | "cluster", "user") => json!({"password_file": "/p"}),
+        ("policy" | "limits" | "cluster", "password_file") => json!({"user": "u"}),
+        ("policy" | "limits", "tls") => json!({"endpoints": ["https://127.0.0.1:2379"]}),
         ("policy", "source") if value != "kubernetes" => json!({}),
         ("policy", "source" | "server" | "token_file") if !value.is_null() => json!({
             "source": "kubernetes", "endpoints": null, "server": "https://10.0.0.1:6443", "tls": {"ca": "/c"}

@@ -76,6 +76,11 @@ fn every_command_of_the_fleets_page_says_what_the_page_has_it_say() {
             .all(|block| [CONSOLE, OF_KUBERNETES, OWN, "sh"].contains(&block.kind.as_str()))
     );
 
+    eventually("its limit is shared", || {
+        metric(&host, "underpass_limits_hosts{limit=\"quota.user\"}") == 1.0
+            && metric(&host, "underpass_limits_in_step") == 1.0
+    });
+
     // Past `push`: what no host can use changes nothing, and is visible.
     let before = config(&host);
     assert_eq!(metric(&host, "underpass_policy_source_refused"), 0.0);
@@ -99,7 +104,7 @@ fn every_command_of_the_fleets_page_says_what_the_page_has_it_say() {
         "{}",
         finding(&host)
     );
-    host.succeeds(&["underpass", "policy", "rollback", "2"]);
+    host.succeeds(&["underpass", "policy", "rollback", "5"]);
     eventually("it is right again", || {
         metric(&host, "underpass_policy_source_refused") == 0.0
     });
@@ -118,6 +123,12 @@ fn every_command_of_the_fleets_page_says_what_the_page_has_it_say() {
         log.contains("the last one stays in force")
     });
     assert_eq!(metric(&host, "underpass_policy_source_in_step"), 0.0);
+    // So does the limit's.
+    assert_eq!(
+        metric(&host, "underpass_limits_hosts{limit=\"quota.user\"}"),
+        0.0
+    );
+    assert_eq!(metric(&host, "underpass_limits_in_step"), 0.0);
     assert!(metric(&host, "underpass_policy_source_age_seconds") > 0.0);
     assert!(
         finding(&host).contains("cannot be reached"),
