@@ -158,7 +158,9 @@ pub(super) fn said(host: &OtherHost<'_>, block: &str, folder: &str) -> String {
             eventually("each host has said what it makes of it", || {
                 let status = host.run(&["underpass", "policy", "status", "--json"]);
                 let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
-                status["behind"] == 0
+                // A host that has said nothing yet is not behind, but not there.
+                let hosts = status["hosts"].as_array();
+                hosts.is_some_and(|hosts| !hosts.is_empty()) && status["behind"] == 0
             });
         }
         if command.contains("init --output") {
