@@ -70,8 +70,8 @@ pub(super) const TENANT_STEPS: [&str; 10] = [
     "tracing",
 ];
 
-/// Keys that none of these steps may have there: files of the node, and what is sent to the collector of all.
-pub(super) const NOT_TENANTS: [&str; 4] = ["file", "max_bytes", "keep", "otlp"];
+/// Keys that none of these steps may have there: files of the node, what is sent to the collector of all, and what all hosts share by an etcd.
+pub(super) const NOT_TENANTS: [&str; 5] = ["file", "max_bytes", "keep", "otlp", "scope"];
 
 /// Writes a policy as a file.
 ///
@@ -300,6 +300,10 @@ mod tests {
             (
                 "pipeline",
                 json!([{"transform": "slowlog", "over": "1s", "otlp": true}]),
+            ),
+            (
+                "pipeline",
+                json!([{"transform": "throttle", "rate": 1, "scope": "fleet"}]),
             ),
             ("pipeline", json!([{"over": "1s"}])),
         ] {

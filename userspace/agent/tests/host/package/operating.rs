@@ -150,6 +150,17 @@ pub(super) fn said(host: &OtherHost<'_>, block: &str, folder: &str) -> String {
             let text = after.split("\n# ").next().unwrap();
             put(host, file, &format!("{}\n", text.trim_end_matches('\n')));
         }
+        if command.contains("underpass_limits_") {
+            eventually("its limit is held", || {
+                let metrics = [
+                    "curl",
+                    "--silent",
+                    "--fail",
+                    "http://127.0.0.1:9464/metrics",
+                ];
+                host.succeeds(&metrics).contains("underpass_limits_hosts{")
+            });
+        }
         said += &format!("{line}\n{}", shell.runs(command));
         if ["policy push", "policy rollback"]
             .iter()
