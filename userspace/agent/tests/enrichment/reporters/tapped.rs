@@ -404,7 +404,8 @@ fn told_selects(host: &Host<'_>) -> u64 {
 #[test]
 fn every_stream_may_be_in_flight() {
     const STREAMS: u16 = 1 << 15;
-    host(|host| {
+    // All of them, whenever the reader comes to it.
+    host_with("tap_ring_bytes = 67108864", |host| {
         host.policy(&tapped("tap", "{ transform = \"stats\" }"));
         let mut c = begin(host, 4);
         let streams = || (0..STREAMS).map(u16::cast_signed);
