@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::{
-    paths,
+    ci, paths,
     run::{capture, cargo, find_program, run as run_command},
     setup::{self, Part},
 };
@@ -94,6 +94,8 @@ fn build() -> Command {
         .args(["build", "--workspace", "--example", "instructions"])
         .arg("--config")
         .arg(paths::root().join("bench/micro/counted.toml"))
+        // A compiler that lints optimises less.
+        .env_remove(ci::COMPILED_BY)
         // Notes for the next build would have the compiler optimise in smaller pieces, and lines for backtraces
         // have it decide otherwise what to inline: both are off for counts, whatever the shell says.
         .env("CARGO_INCREMENTAL", "0")

@@ -118,7 +118,7 @@ impl Window {
         let to = self.hours.and_then(|hours| hours.to);
         let mut day = self.zone.to_datetime(now).date();
         for _ in 0..=LOOK_AHEAD_DAYS {
-            for time in [from, to.unwrap_or(Time::midnight())] {
+            for time in [from, to.unwrap_or_default()] {
                 edges.extend(self.moments(day.to_datetime(time)).into_iter().flatten());
             }
             match day.tomorrow() {

@@ -5,7 +5,10 @@
 use std::{
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use dataplane::host;
@@ -52,7 +55,11 @@ impl Contained {
 
 /// Containers: those that run now.
 #[derive(Debug, Default)]
-pub struct Containers(RwLock<Arc<Running>>);
+pub struct Containers {
+    running: RwLock<Arc<Running>>,
+    /// Whether any is known: asked for each request of a client whose container is not.
+    are_any: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct Running {
@@ -73,24 +80,25 @@ impl Containers {
             }
             now.by_cgroup.insert(container.cgroup.clone(), named);
         }
-        *self.0.write() = Arc::new(now);
+        self.are_any.store(!now.by_cgroup.is_empty(), Relaxed);
+        *self.running.write() = Arc::new(now);
     }
 
     /// Returns the container whose own cgroup has this number.
     pub fn numbered(&self, cgroup: u64) -> Option<Arc<Contained>> {
-        self.0.read().by_number.get(&cgroup).cloned()
+        self.running.read().by_number.get(&cgroup).cloned()
     }
 
     /// Returns the container whose processes are in this cgroup, which may be one beneath its own.
     pub fn at(&self, cgroup: &Path) -> Option<Arc<Contained>> {
-        let running = self.0.read().clone();
+        let running = self.running.read().clone();
         let mut cgroups = cgroup.ancestors();
         cgroups.find_map(|cgroup| running.by_cgroup.get(cgroup).cloned())
     }
 
     /// Whether none is known.
     pub fn is_empty(&self) -> bool {
-        self.0.read().by_cgroup.is_empty()
+        !self.are_any.load(Relaxed)
     }
 }
 

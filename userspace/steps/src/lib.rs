@@ -19,6 +19,7 @@
 
 mod at_hand;
 mod audit;
+mod bounded;
 pub mod cache;
 pub mod coalesce;
 pub mod containers;

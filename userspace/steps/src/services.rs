@@ -60,7 +60,7 @@ pub struct Services {
 
 impl Services {
     /// Declares and registers the services' metrics. `agents` and `pipelines`: the agent's own metrics, and those of
-    /// pipelines, which some services share.
+    /// pipelines, which some services share. `labels`: the keys of containers' labels that metrics have.
     ///
     /// # Errors
     /// Two metrics of one name.
@@ -68,6 +68,7 @@ impl Services {
         registry: &Registry,
         agents: &Metrics,
         pipelines: &PipelineMetrics,
+        labels: &[String],
     ) -> prometheus::Result<Self> {
         fenced::register(registry)?;
         let prepared = Arc::<PreparedStatements>::default();
@@ -81,7 +82,7 @@ impl Services {
             coalesce: CoalesceMetrics::register(registry)?,
             folds: Folds::new(FoldMetrics::register(registry, &agents.tls.handshakes)?),
             frames: FrameMetrics::register(registry)?,
-            stats: stats::Counted::register(registry)?,
+            stats: stats::Counted::register(registry, labels)?,
             statements: Arc::new(Statements::register(registry)?),
             tails: Arc::new(Tails::register(registry)?),
             rings: Rings::new(ProtectMetrics::register(registry)?),

@@ -1,12 +1,8 @@
 //! The statements that enrichment has seen, by rule, keyspace, table and kind.
 
 use std::{
-    collections::HashMap,
     net::IpAddr,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, OnceLock},
 };
 
 use cql::{Completed, Statement};
@@ -18,11 +14,13 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, R
 use serde::Serialize;
 use telemetry::counter;
 
-use crate::stats::{Row, RowMetrics, RowView};
+use crate::{
+    bounded::{self, Bounded},
+    stats::{Row, RowMetrics, RowView},
+};
 
-/// The most distinct series (rule, keyspace, table, kind). A further one takes the place of the one that was not used for
-/// longest, of those whose asker has most: whoever invents names pushes his own out. A series takes about 20 KiB when it
-/// has seen every latency, usually 4.
+/// The most distinct series (rule, keyspace, table, kind). A further one takes the place of one of the asker who has most. A series takes
+/// about 20 KiB when it has seen every latency, usually 4.
 pub const MAX_SERIES: usize = 512;
 
 /// Cassandra's own limit for names is 48; a longer one is no table of this cluster.
@@ -43,8 +41,9 @@ const BUCKETS: [f64; 16] = [
     10.0,
 ];
 
+/// The key of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+pub struct Key {
     rule: RuleName,
     keyspace: Box<str>,
     table: Box<str>,
@@ -71,16 +70,13 @@ impl Asker {
 }
 
 /// A row of the statements that enrichment has seen.
+pub type Series = bounded::Series<Key, Asker, Counts>;
+
+/// The counts of a row.
 #[derive(Debug)]
-pub struct Series {
+pub struct Counts {
     seconds: prometheus::Histogram,
     exact: Mutex<Histogram<u32>>,
-    key: Key,
-    by: Asker,
-    /// The number of rows that had been made when this one was used last.
-    used: AtomicU64,
-    /// Whether another row has its place: what is counted here, nobody sees.
-    is_gone: AtomicBool,
     /// The row's further counts, for a rule with `stats`.
     row: OnceLock<Row>,
 }
@@ -88,9 +84,7 @@ pub struct Series {
 /// The rows of all rules.
 #[derive(Debug)]
 pub struct Statements {
-    series: Mutex<HashMap<Key, Arc<Series>>>,
-    /// The rows that were made so far.
-    made: AtomicU64,
+    series: Bounded<Key, Asker, Counts>,
     seconds: HistogramVec,
     errors: IntCounterVec,
     replaced: IntCounter,
@@ -142,8 +136,7 @@ impl Statements {
             "Rows of `/statements` that made room for further ones: the least recently used of those who have most.",
         )?;
         Ok(Self {
-            series: Mutex::default(),
-            made: AtomicU64::new(0),
+            series: Bounded::new(MAX_SERIES),
             seconds,
             errors,
             replaced,
@@ -170,47 +163,16 @@ impl Statements {
             table: name(&statement.table),
             kind: statement.kind.as_str(),
         };
-        let mut series = self.series.lock();
-        if let Some(found) = series.get(&key) {
-            return found.clone();
-        }
-        if series.len() >= MAX_SERIES {
-            self.make_room(&mut series);
-        }
-        let seconds = self.seconds.with_label_values(&[
-            key.rule.as_str(),
-            &key.keyspace,
-            &key.table,
-            key.kind,
-        ]);
-        let new = Arc::new(Series {
-            seconds,
+        let make = |key: &Key| Counts {
+            seconds: self.seconds.with_label_values(&key.labels()),
             exact: Mutex::new(self.empty.clone()),
-            key: key.clone(),
-            by,
-            used: AtomicU64::new(self.made.fetch_add(1, Relaxed) + 1),
-            is_gone: AtomicBool::new(false),
             row: OnceLock::new(),
-        });
-        series.insert(key, new.clone());
-        new
+        };
+        self.series
+            .find(key, by, make, |leaves| self.forget(leaves))
     }
 
-    /// Takes one row out: of those of the asker who has most, the one that was not used for longest.
-    fn make_room(&self, series: &mut HashMap<Key, Arc<Series>>) {
-        let mut shares = HashMap::new();
-        for row in series.values() {
-            *shares.entry(row.by).or_insert(0_usize) += 1;
-        }
-        let most = shares.values().max().copied().unwrap_or(0);
-        let of_a_crowd = series
-            .values()
-            .filter(|row| shares.get(&row.by) == Some(&most));
-        let Some(leaves) = of_a_crowd.min_by_key(|row| row.used.load(Relaxed)).cloned() else {
-            return;
-        };
-        series.remove(&leaves.key);
-        leaves.is_gone.store(true, Relaxed);
+    fn forget(&self, leaves: &Series) {
         if let Some(row) = leaves.row.get() {
             row.forget();
         }
@@ -222,10 +184,7 @@ impl Statements {
     /// Counts a response under its row.
     pub fn record(&self, series: &Series, completed: &Completed<'_>) {
         series.seconds.observe(completed.latency_ns as f64 / 1e9);
-        let made = self.made.load(Relaxed);
-        if series.used.load(Relaxed) != made {
-            series.used.store(made, Relaxed);
-        }
+        self.series.note_use(series);
         let micros = (completed.latency_ns / 1_000).clamp(1, MAX_LATENCY_US);
         let mut exact = series.exact.lock();
         // The histogram grows as needed, and what it cannot hold is above the clamp.
@@ -240,8 +199,8 @@ impl Statements {
 
     /// Returns all rows, the most frequent first.
     pub fn views(&self) -> Vec<StatementView> {
-        let series = self.series.lock();
-        let mut views: Vec<StatementView> = series.values().map(|s| s.view()).collect();
+        let series = self.series.all();
+        let mut views: Vec<StatementView> = series.iter().map(|s| s.view()).collect();
         views.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.table.cmp(&b.table)));
         views
     }
@@ -254,11 +213,6 @@ impl Key {
 }
 
 impl Series {
-    /// Whether another row has its place, so that this one has to be looked up again.
-    pub fn is_gone(&self) -> bool {
-        self.is_gone.load(Relaxed)
-    }
-
     /// Returns the row's counts beside latencies.
     pub fn row(&self, metrics: &RowMetrics) -> &Row {
         self.row.get_or_init(|| {

@@ -132,11 +132,11 @@ impl Whose {
         if self.is_settled.load(Relaxed) {
             return None;
         }
-        if self.flow.opened.elapsed() > LOOK_UP_FOR {
-            self.is_settled.store(true, Relaxed);
-        }
         if self.containers.is_empty() {
             return None;
+        }
+        if self.flow.opened.elapsed() > LOOK_UP_FOR {
+            self.is_settled.store(true, Relaxed);
         }
         let process = Some(&self.flow.process).filter(|process| !process.is_elsewhere())?;
         let above = || self.containers.at(Path::new(self.cgroup.as_deref()?));

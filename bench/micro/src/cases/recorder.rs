@@ -36,7 +36,7 @@ impl Recorder {
         let own = Metrics::register(&registry, &[])?;
         let pipelines = PipelineMetrics::register(&registry)?;
         Ok(Self {
-            services: Arc::new(Services::register(&registry, &own, &pipelines)?),
+            services: Arc::new(Services::register(&registry, &own, &pipelines, &[])?),
             rule: RuleName::new("bench"),
             at_hand: Vec::new(),
             oldest: 0,

@@ -668,8 +668,8 @@ pub(super) struct RawContainers {
         extend("title" = "list of absolute paths", "default" = bounds::default_paths(Speaks::Cri))
     )]
     pub cri: Option<Vec<Spanned<String>>>,
-    /// Labels that records of `audit`, `slowlog` and `trace` have of a client's container and pod, beside names. With this key
-    /// runtimes are asked whatever rules say; so they are where the policy is in Kubernetes.
+    /// Labels that records of `audit`, `slowlog` and `trace`, and metrics of `stats`, have of a client's container and pod, beside names. With
+    /// this key runtimes are asked whatever rules say; so they are where the policy is in Kubernetes.
     #[serde(default)]
     #[schemars(
         with = "Vec<String>",

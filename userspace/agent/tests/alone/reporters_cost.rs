@@ -79,7 +79,7 @@ pub fn followed(steps: &[&str]) -> (Followers, Arc<Services>) {
     let registry = Registry::new();
     let own = Metrics::register(&registry, &[]).unwrap();
     let pipelines = PipelineMetrics::register(&registry).unwrap();
-    let services = Arc::new(Services::register(&registry, &own, &pipelines).unwrap());
+    let services = Arc::new(Services::register(&registry, &own, &pipelines, &[]).unwrap());
     for reporter in reporters.iter() {
         reporter.open(&services).unwrap();
     }

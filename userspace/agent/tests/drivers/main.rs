@@ -14,6 +14,7 @@
 
 mod adopted;
 mod cassandra;
+mod cluster;
 mod differential;
 mod fold;
 mod go;

@@ -26,4 +26,5 @@ mod pipelines;
 mod protect;
 mod renamed;
 mod reporters;
+mod sizes;
 mod trace;

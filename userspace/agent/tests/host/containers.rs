@@ -412,7 +412,7 @@ fn records_name_the_container_and_its_pod() {
     let [audit, slow] = &files;
     let pipeline = format!(
         "{}\nfail = \"open\"\npath = \"inline\"\npipeline = [{{ transform = \"audit\", file = {audit:?} }}, \
-         {{ transform = \"slowlog\", over = \"0ms\", file = {slow:?} }}]",
+         {{ transform = \"slowlog\", over = \"0ms\", file = {slow:?} }}, {{ transform = \"stats\" }}]",
         to(&[PORT])
     );
     let policy = format!(
@@ -468,4 +468,9 @@ fn records_name_the_container_and_its_pod() {
         assert_eq!(line["labels"], serde_json::json!({"app": "web"}), "{line}");
         assert_eq!(line["owner"], Value::Null);
     }
+    let of_pod = "underpass_container_seconds_count{container=\"main\",label_app=\"web\",namespace=\"shop\",owner=\"\",pod=\"web-1\",rule=\"r\"} 1";
+    eventually("it is counted", || {
+        let metrics = agent.get("/metrics").unwrap();
+        metrics.lines().any(|line| line == of_pod)
+    });
 }

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, process::Command};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_underpass");
 
-fn matches_the_file(name: &str, expected: &str) {
+pub fn matches_the_file(name: &str, expected: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../docs")
         .join(name);
@@ -70,7 +70,7 @@ fn metrics() {
     pipelines.declare_for_docs();
     let tap = proxy::tap::TapMetrics::register(&registry).unwrap();
     tap.declare_for_docs();
-    let services = steps::Services::register(&registry, &own, &pipelines).unwrap();
+    let services = steps::Services::register(&registry, &own, &pipelines, &[]).unwrap();
     services.declare_for_docs();
     let backends = agent::backends::BackendMetrics::register(&registry).unwrap();
     backends.declare_for_docs();

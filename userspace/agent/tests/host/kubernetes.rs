@@ -3,6 +3,7 @@
 
 mod cluster;
 mod page;
+mod scale;
 
 use std::{
     fs::{self, Permissions},

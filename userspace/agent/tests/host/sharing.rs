@@ -94,9 +94,9 @@ impl Flow {
     }
 }
 
-fn throttle(scope: &str) -> Arc<dyn Transform> {
+fn throttle(scope: &str, rate: f64) -> Arc<dyn Transform> {
     let settings = serde_json::json!({
-        "transform": "throttle", "rate": RATE, "scope": scope, "mode": "overloaded"
+        "transform": "throttle", "rate": rate, "scope": scope, "mode": "overloaded"
     });
     let settings: TransformSettings = serde_json::from_value(settings).unwrap();
     settings.of_rule("shop").build().unwrap()
@@ -104,6 +104,8 @@ fn throttle(scope: &str) -> Arc<dyn Transform> {
 
 struct Host {
     flow: Flow,
+    /// A flow that is asked the same, and whose throttle is the host's own.
+    twin: Flow,
     rate: f64,
     asked: f64,
     is_alive: bool,
@@ -115,7 +117,13 @@ struct Host {
 
 impl Host {
     fn new(runtime: &Handle, number: usize, etcd: &Etcd<'_>) -> Self {
-        let step = throttle("fleet");
+        let step = throttle("fleet", RATE);
+        // More is asked for than there is, and not alike: what is left by those that ask for little goes to the others.
+        let (rate, share) = if number < 5 {
+            (200.0, 80.0)
+        } else {
+            (40.0, 40.0)
+        };
         let held = watch::Sender::new(vec![step.limit().unwrap().clone()]);
         let (in_step, leads) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let endpoints = etcd.endpoints();
@@ -149,8 +157,8 @@ impl Host {
         tasks.spawn_on(async { match sharer.run().await {} }, runtime);
         Self {
             flow: Flow::new(step),
-            // More is asked for than there is, and not alike.
-            rate: if number < 5 { 200.0 } else { 40.0 },
+            twin: Flow::new(throttle("host", share)),
+            rate,
             asked: 0.0,
             is_alive: true,
             in_step,
@@ -161,21 +169,30 @@ impl Host {
     }
 }
 
-/// The time that decisions take: in half of all cases, and in all but a hundredth.
+/// The time that requests which pass take, in half of all cases, and in all but a hundredth.
 fn quantiles(mut times: Vec<Duration>) -> (Duration, Duration) {
     times.sort_unstable();
     let at = |part: usize| times.get(times.len() * part / 100).copied().unwrap();
     (at(50), at(99))
 }
 
+/// Whether a request passes; if so, the time that it took is added.
+fn timed(flow: &mut Flow, now_ns: u64, times: &mut Vec<Duration>) -> bool {
+    let asked = Instant::now();
+    let passes = flow.passes(now_ns);
+    if passes {
+        times.push(asked.elapsed());
+    }
+    passes
+}
+
 /// A fleet, and what its clients ask for.
 struct Traffic {
     begun: Instant,
     hosts: Vec<Host>,
-    /// A flow whose throttle is its host's own.
-    alone: Flow,
     shared_times: Vec<Duration>,
     alone_times: Vec<Duration>,
+    is_turned: bool,
 }
 
 impl Traffic {
@@ -193,14 +210,18 @@ impl Traffic {
                 host.asked += host.rate * (now - last).as_secs_f64();
                 while host.asked >= 1.0 {
                     host.asked -= 1.0;
-                    let asked = Instant::now();
-                    *second += f64::from(host.flow.passes(now_ns));
-                    self.shared_times.push(asked.elapsed());
+                    let (shared, alone) = (&mut self.shared_times, &mut self.alone_times);
+                    // Each goes first as often: the second finds what they have in common in the cache.
+                    self.is_turned = !self.is_turned;
+                    if self.is_turned {
+                        timed(&mut host.twin, now_ns, alone);
+                    }
+                    *second += f64::from(timed(&mut host.flow, now_ns, shared));
+                    if !self.is_turned {
+                        timed(&mut host.twin, now_ns, alone);
+                    }
                 }
             }
-            let asked = Instant::now();
-            self.alone.passes(now_ns);
-            self.alone_times.push(asked.elapsed());
             last = now;
             thread::sleep(STEP);
         }
@@ -239,9 +260,9 @@ fn twenty_hosts_hold_a_rate_while_etcd_is_away_and_hosts_die() {
     let mut traffic = Traffic {
         begun: Instant::now(),
         hosts: hosts.collect(),
-        alone: Flow::new(throttle("host")),
         shared_times: Vec::new(),
         alone_times: Vec::new(),
+        is_turned: false,
     };
     eventually("all are in step", || {
         traffic.alive().all(|host| host.in_step.load(Relaxed))
@@ -261,11 +282,15 @@ fn twenty_hosts_hold_a_rate_while_etcd_is_away_and_hosts_die() {
     holds("through deaths, and etcd's", &passed);
     holds("without etcd", &away);
 
-    // No request waited for anything.
+    // No request waited for anything: what passes takes as long as by a throttle of the host's own, through all of this.
+    let counts = (traffic.shared_times.len(), traffic.alone_times.len());
     let shared = quantiles(std::mem::take(&mut traffic.shared_times));
     let alone = quantiles(std::mem::take(&mut traffic.alone_times));
-    eprintln!("a decision takes {shared:?} (p50, p99); without a fleet {alone:?}");
-    assert!(shared.1 < Duration::from_millis(5), "{shared:?}");
+    eprintln!(
+        "{counts:?} pass in {shared:?} (p50, p99), and by a throttle of the host's own in {alone:?}"
+    );
+    assert!(shared.0 < alone.0 * 3 / 2, "{shared:?} {alone:?}");
+    assert!(shared.1 < alone.1 * 2, "{shared:?} {alone:?}");
 
     // They find together again, and know who has gone.
     eventually("all are in step again, and one leads", || {

@@ -1,12 +1,14 @@
 //! `stats`: rows, bytes, errors and consistency levels by table and kind, and the most frequent
 //! statements.
 
+mod containers;
 mod counted;
 mod row;
 mod top;
 
 use std::sync::Arc;
 
+pub use containers::MAX_CONTAINER_SERIES;
 pub use counted::Counted;
 use cql::{Completed, Details, Fingerprint, Statement};
 use flow::Path;
@@ -52,6 +54,8 @@ impl Reporter for Stats {
             asker: Asker::of(&whose.flow),
             client: Client::of(&whose.flow),
             path: whose.flow.path(),
+            whose: whose.clone(),
+            container: None,
             services: services.clone(),
             at_hand: Vec::new(),
             oldest: 0,
@@ -67,6 +71,9 @@ struct FlowStats {
     client: Client,
     path: Path,
     top: Arc<Top>,
+    whose: Arc<Whose>,
+    /// The series of the client's container. None: no runtime has told of it.
+    container: Option<Arc<containers::Series>>,
     at_hand: Vec<Known>,
     /// The index of the entry that is replaced next.
     oldest: usize,
@@ -102,6 +109,18 @@ impl Known {
 }
 
 impl FlowStats {
+    /// Counts a response under the client's container.
+    fn record_container(&mut self, completed: &Completed<'_>) {
+        let all = &self.services.stats.containers;
+        if self.container.as_ref().is_none_or(|one| one.is_gone()) {
+            let container = self.whose.container();
+            self.container = container.map(|container| all.of(&self.rule, container));
+        }
+        if let Some(series) = &self.container {
+            all.record(series, completed);
+        }
+    }
+
     /// Looks a statement's counters up.
     fn find(
         &mut self,
@@ -126,6 +145,7 @@ impl FlowStats {
 
 impl Following for FlowStats {
     fn completed(&mut self, completed: &Completed<'_>, details: &Details) {
+        self.record_container(completed);
         let (statement, fingerprint) = (completed.statement, details.asked.fingerprint.as_ref());
         let mut known = self.at_hand.iter();
         let at = known.position(|known| known.is(statement, fingerprint));

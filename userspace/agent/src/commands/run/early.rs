@@ -117,7 +117,13 @@ impl Early {
         let pipeline_metrics = PipelineMetrics::register(&registry)?;
         let tap_metrics = TapMetrics::register(&registry)?;
         let refused = admin::register(&registry)?;
-        let services = Arc::new(Services::register(&registry, &metrics, &pipeline_metrics)?);
+        let services = Services::register(
+            &registry,
+            &metrics,
+            &pipeline_metrics,
+            &config.record_labels,
+        )?;
+        let services = Arc::new(services);
         config.pipelines.open(&services)?;
         let pushed = services
             .collectors
