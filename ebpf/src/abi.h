@@ -305,7 +305,9 @@ struct up_agent_settings {
 	__u32 unmetered;
 	/* Entries in `full_quotas`: most of the time none, and it is not asked. */
 	__u32 full_quotas;
-	__u32 pad;
+	/* The process of the agent of before, from which this one took over: it may still open connections for the
+	 * flows that it has left. Else 0. */
+	__u32 before_tgid;
 };
 
 /* What one may hold of the agent's flows: a user in a cgroup, a user, a cgroup. */

@@ -839,7 +839,7 @@ pub struct AgentSettings {
     /// In C: `__u32`.
     pub full_quotas: u32,
     /// In C: `__u32`.
-    pub pad: u32,
+    pub before_tgid: u32,
 }
 
 const _: () = {
@@ -853,7 +853,7 @@ const _: () = {
     assert!(offset_of!(AgentSettings, tgid) == 32);
     assert!(offset_of!(AgentSettings, unmetered) == 36);
     assert!(offset_of!(AgentSettings, full_quotas) == 40);
-    assert!(offset_of!(AgentSettings, pad) == 44);
+    assert!(offset_of!(AgentSettings, before_tgid) == 44);
 };
 
 /// `struct up_netns_agent` in abi.h.
@@ -2732,7 +2732,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("tgid", offset_of!(AgentSettings, tgid)),
             ("unmetered", offset_of!(AgentSettings, unmetered)),
             ("full_quotas", offset_of!(AgentSettings, full_quotas)),
-            ("pad", offset_of!(AgentSettings, pad)),
+            ("before_tgid", offset_of!(AgentSettings, before_tgid)),
         ],
     ),
     (

@@ -288,10 +288,12 @@ static __always_inline int fail(struct bpf_sock_addr *ctx, const struct up_endpo
 static __always_inline int is_agents_own(const struct up_agent_settings *s, const struct bpf_sock *sk,
 					 __u64 netns_cookie)
 {
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+
 	if (sk->mark == s->mark && (netns_cookie == s->netns_cookie ||
 				    bpf_map_lookup_elem(&incoming_netns, &netns_cookie)))
 		return 1;
-	return s->tgid && bpf_get_current_pid_tgid() >> 32 == s->tgid &&
+	return s->tgid && (tgid == s->tgid || tgid == s->before_tgid) &&
 	       netns_cookie != s->netns_cookie && bpf_map_lookup_elem(&netns_agents, &netns_cookie);
 }
 

@@ -52,7 +52,14 @@ pub enum Command {
         /// keyspaces or drivers, and nothing is refused or changed. Clients on other hosts are not looked at
         #[arg(long)]
         dry_run: bool,
+        /// Take over from the agent that runs, if there is one: new connections are this agent's, and the other one keeps its
+        /// flows until they end or its `drain` is over. `underpass upgrade` starts an agent like this
+        #[arg(long)]
+        take_over: bool,
     },
+    /// Have another agent, of the binary that is installed now, take over from the one that runs. Nothing is refused; flows that
+    /// go through the agent stay with the old one, which drains
+    Upgrade(commands::upgrade::UpgradeArgs),
     /// Write a first policy, made of what this host does: it reads and counts who asks what, and changes nothing
     Init(commands::init::InitArgs),
     /// Check a policy file. With --to: show which rule a connection would meet, and why. Details of the
@@ -387,7 +394,9 @@ pub fn main() -> ExitCode {
             config,
             log_format,
             dry_run,
-        } => commands::run::run(&config, log_format, dry_run),
+            take_over,
+        } => commands::run::run(&config, log_format, dry_run, take_over),
+        Command::Upgrade(args) => commands::upgrade::run(&args),
         Command::Init(args) => commands::init::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Config {

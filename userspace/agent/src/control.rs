@@ -494,6 +494,27 @@ impl Control {
         }
     }
 
+    /// Puts the marks of an agent into force from which this one takes over.
+    ///
+    /// # Errors
+    /// One of them cannot be.
+    pub fn carry_on(&mut self, marks: &[Wanted]) -> anyhow::Result<()> {
+        for wanted in marks {
+            let set = self.set(wanted);
+            set.map_err(|why| anyhow::anyhow!("the mark {}: {why}", wanted.target))?;
+        }
+        Ok(())
+    }
+
+    /// Opens the edge as the file says, once it is no other agent's.
+    ///
+    /// # Errors
+    /// An interface cannot be guarded.
+    pub fn open_edge(&mut self) -> anyhow::Result<()> {
+        let policy = self.told.policy.borrow().clone();
+        self.edge.apply(&self.config.xdp, &policy)
+    }
+
     fn answer(&mut self, asked: Asked) {
         self.end_marks();
         // The one that asked may have gone.
@@ -607,6 +628,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
             old.user_share,
             old.cgroup_share,
             old.handshake_timeout,
+            old.drain,
         ),
         old.max_forwarded,
         old.max_namespaces,
@@ -624,6 +646,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
             new.user_share,
             new.cgroup_share,
             new.handshake_timeout,
+            new.drain,
         ),
         new.max_forwarded,
         new.max_namespaces,

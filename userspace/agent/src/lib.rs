@@ -40,3 +40,4 @@ pub mod shortcuts;
 pub mod socket_file;
 pub mod triggers;
 mod untouched;
+pub mod upgrade;

@@ -5,12 +5,13 @@
 //! The keeper inherits the socket's name and never uses it. It could not speak for the agent either: a service manager
 //! listens to the main process alone, unless its unit says otherwise.
 
-use std::{convert::Infallible, env, time::Duration};
+use std::{convert::Infallible, env, fs, time::Duration};
 
 use proxy::ProxyContext;
 use sd_notify::NotifyState;
+use tokio::{sync::watch, time};
 
-use crate::seconds;
+use crate::{seconds, upgrade::Draining};
 
 /// The interval of notices where the service manager waits for none: a status that is older than this misleads.
 const STATUS_EVERY: Duration = Duration::from_secs(10);
@@ -38,9 +39,39 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("detaching")]);
 }
 
+/// The time that whoever has started an agent which takes over has to end. The service manager waits at a stop only for
+/// processes that were its own children when it was told of them.
+const ADOPTED_WITHIN: Duration = Duration::from_secs(2);
+
+/// The interval at which that is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Says that another process is the service from now on, once it is a child of the service manager.
+pub async fn follows(pid: u32) {
+    if env::var_os("NOTIFY_SOCKET").is_none() {
+        return;
+    }
+    let first = parent_of(pid);
+    let is_adopted = async {
+        while parent_of(pid) == first {
+            time::sleep(LOOK_EVERY).await;
+        }
+    };
+    // One that a service manager has started itself has its parent for good.
+    let _ = time::timeout(ADOPTED_WITHIN, is_adopted).await;
+    tell(&[NotifyState::MainPid(pid)]);
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which is in parentheses and may hold any.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(1)?.parse().ok()
+}
+
 /// Says for ever that the main thread is alive, and how much the agent has to do. The main thread owns the policy, the
 /// admin interface and the checks of backends.
-pub async fn tend(shared: &ProxyContext) -> Infallible {
+pub async fn tend(shared: &ProxyContext, before: watch::Receiver<Option<Draining>>) -> Infallible {
     if env::var_os("NOTIFY_SOCKET").is_none() {
         return std::future::pending().await;
     }
@@ -50,7 +81,12 @@ pub async fn tend(shared: &ProxyContext) -> Infallible {
     loop {
         ticks.tick().await;
         let (rules, flows) = (shared.policy.borrow().rules.len(), shared.flows.len());
-        let status = format!("{rules} rules in force, {flows} flows go through the agent");
+        let mut status = format!("{rules} rules in force, {flows} flows go through the agent");
+        if let Some(Draining { flows, .. }) = *before.borrow() {
+            status.push_str(&format!(
+                ", and {flows} through the one before, which drains"
+            ));
+        }
         tell(&[NotifyState::Watchdog, NotifyState::Status(&status)]);
     }
 }

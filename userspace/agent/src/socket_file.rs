@@ -4,11 +4,18 @@
 use std::{
     fs::{self, DirBuilder, File, Permissions},
     io::{self, ErrorKind},
-    os::unix::{
-        fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
-        net::UnixListener,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{
+            fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+            net::UnixListener,
+        },
     },
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use nix::{
@@ -98,6 +105,8 @@ pub struct SocketFile {
     /// The file's inode: the file may be another agent's by the time that this one goes.
     inode: u64,
     listener: Option<UnixListener>,
+    /// Set once the file is another agent's.
+    is_given: Arc<AtomicBool>,
 }
 
 impl SocketFile {
@@ -137,7 +146,38 @@ impl SocketFile {
             inode: fs::metadata(path).map_err(failed)?.ino(),
             path: path.to_owned(),
             listener: Some(listener),
+            is_given: Arc::default(),
         })
+    }
+
+    /// Takes the socket over from an agent that gives it, with those that wait at it. The file stays that one's until
+    /// [`Self::is_given`] is unset.
+    ///
+    /// # Errors
+    /// The file has gone.
+    pub fn given(door: Door, path: &Path, listener: OwnedFd) -> Result<Self, SocketError> {
+        let found = fs::metadata(path).map_err(|source| SocketError::Io {
+            path: path.to_owned(),
+            key: door.key(),
+            source,
+        });
+        Ok(Self {
+            inode: found?.ino(),
+            path: path.to_owned(),
+            listener: Some(listener.into()),
+            is_given: Arc::new(AtomicBool::new(true)),
+        })
+    }
+
+    /// Another descriptor of the listener, before it is taken.
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+        let listener = self.listener.as_ref().ok_or(ErrorKind::NotFound)?;
+        listener.as_fd().try_clone_to_owned()
+    }
+
+    /// The switch with which the file is left to another agent.
+    pub(crate) fn is_given(&self) -> Arc<AtomicBool> {
+        self.is_given.clone()
     }
 
     /// Where the socket is.
@@ -155,7 +195,9 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if fs::metadata(&self.path).is_ok_and(|file| file.ino() == self.inode) {
+        if !self.is_given.load(Relaxed)
+            && fs::metadata(&self.path).is_ok_and(|file| file.ino() == self.inode)
+        {
             // Left, it is replaced by the next agent.
             let _ = fs::remove_file(&self.path);
         }

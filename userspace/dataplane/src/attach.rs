@@ -2,6 +2,7 @@
 //! lives.
 
 mod error;
+mod hand_over;
 mod loaded;
 
 use std::{
@@ -24,6 +25,7 @@ use aya::{
 use crate::{
     answers::Answers,
     backends::{BackendCount, Probe, Severed, Weights},
+    before::Before,
     counters::{Cause, Counters},
     denials::KernelDenials,
     gateway::{self, Gateway},
@@ -37,7 +39,7 @@ use crate::{
     maps::MapsError,
     meter_hooks::MeterHooks,
     meters::{Meters, Traffic},
-    netns_agents::{NetnsAgents, ServeRequests},
+    netns_agents::{NetnsAgents, NewNetnsListeners, ServeRequests},
     pins::Pins,
     probe_result::ProbeResult,
     quota::Quota,
@@ -93,6 +95,10 @@ pub struct Dataplane {
     causes: PerCpuArray<MapData, u64>,
     names: Names,
     pins: Pins,
+    /// Set while an agent before carries flows, with the routing that they need.
+    is_beside: bool,
+    /// Links of the connect hooks.
+    connect_links: Vec<PinnedLink>,
     _links: Vec<PinnedLink>,
     _name_hooks: Vec<FdLink>,
     ebpf: Arc<Mutex<Ebpf>>,
@@ -124,6 +130,8 @@ pub struct Attached {
     pub probe: Probe,
     /// The way to end connections that do not come to the agent.
     pub severed: Severed,
+    /// The listeners in network namespaces that an agent before serves.
+    pub served: Vec<NewNetnsListeners>,
 }
 
 /// Locks the programs. A thread that panicked while it held them does not take them from the others.
@@ -181,54 +189,88 @@ impl Dataplane {
     /// # Errors
     /// Nothing is attached then, and what was there before still is.
     pub fn attach(options: &Options, policy: &Policy) -> Result<Attached, AttachError> {
+        Self::attach_after(options, policy, None)
+    }
+
+    /// Does what [`Self::attach`] does, beside an agent that runs, if there is one. New connections are that one's until
+    /// [`Self::take_over`].
+    ///
+    /// # Errors
+    /// Nothing of this agent is attached then, and the other one goes on.
+    pub fn attach_after(
+        options: &Options,
+        policy: &Policy,
+        before: Option<Before>,
+    ) -> Result<Attached, AttachError> {
         if !host::is_cgroup2(&options.cgroup) {
             return Err(AttachError::NotCgroup(options.cgroup.clone()));
         }
         let cgroup = open(&options.cgroup)?;
-        let mut pins = Pins::claim(&options.pins)?;
+        let is_beside = before.is_some();
+        let mut pins = match &before {
+            Some(before) => Pins::share(&options.pins, before.lock()?)?,
+            None => Pins::claim(&options.pins)?,
+        };
         if let Err(rival) = refuse_rivals(&options.cgroup, &cgroup, &options.pins) {
             pins.release()?;
             return Err(rival);
         }
-        let attached =
-            load(policy, options.max_namespaces, &pins, &cgroup).and_then(|mut loaded| {
-                if policy.taps() {
-                    loaded.tap.open(options.tap_ring_bytes, &loaded.names);
-                }
-                if policy.observes() {
-                    loaded.meter_hooks.open(&mut lock(&loaded.ebpf), &cgroup);
-                    let is_unmetered = !loaded.meter_hooks.are_attached();
-                    loaded.tables.set_unmetered(is_unmetered)?;
-                }
-                loaded
-                    .limit_hooks
-                    .open(policy, &mut lock(&loaded.ebpf), &cgroup, &pins)?;
-                if policy.shortcuts() {
-                    loaded.shortcut.open(&loaded.ebpf, &cgroup);
-                }
-                (loaded.incoming, loaded.incoming_listeners) = {
-                    let mut ebpf = lock(&loaded.ebpf);
-                    Incoming::attach(&mut ebpf, &options.incoming, &pins, loaded.mark)?
-                };
-                if !options.taken.is_empty() {
-                    let mut ebpf = lock(&loaded.ebpf);
-                    let (with, number) = ((&pins, loaded.mark), loaded.incoming.own_number());
-                    let taken = loaded.gateway.take(&mut ebpf, with, number, &options.taken);
-                    loaded.incoming_listeners.extend(taken?);
-                }
-                let hooks = hooks::attach(&mut lock(&loaded.ebpf), &cgroup, &pins)?;
-                (loaded.links, loaded.name_hooks) = (hooks.pinned, hooks.names);
-                if let Ok((splices, _)) = &loaded.splices {
-                    splices.keep_hooks(hooks.descriptors);
-                }
-                Ok(loaded)
-            });
-        let attached = attached.and_then(|loaded| Ok((loaded, pins.retire_predecessors()?)));
+        let attached = load(
+            policy,
+            options.max_namespaces,
+            &pins,
+            &cgroup,
+            before.as_ref(),
+        )
+        .and_then(|mut loaded| {
+            if policy.taps() {
+                loaded.tap.open(options.tap_ring_bytes, &loaded.names);
+            }
+            if policy.observes() {
+                loaded.meter_hooks.open(&mut lock(&loaded.ebpf), &cgroup);
+                let is_unmetered = !loaded.meter_hooks.are_attached();
+                loaded.tables.set_unmetered(is_unmetered)?;
+            }
+            loaded
+                .limit_hooks
+                .open(policy, &mut lock(&loaded.ebpf), &cgroup, &pins)?;
+            if policy.shortcuts() {
+                loaded.shortcut.open(&loaded.ebpf, &cgroup);
+            }
+            (loaded.incoming, loaded.incoming_listeners) = {
+                let mut ebpf = lock(&loaded.ebpf);
+                Incoming::attach(&mut ebpf, &options.incoming, &pins, loaded.mark)?
+            };
+            if !options.taken.is_empty() {
+                let mut ebpf = lock(&loaded.ebpf);
+                let (with, number) = ((&pins, loaded.mark), loaded.incoming.own_number());
+                let taken = loaded.gateway.take(&mut ebpf, with, number, &options.taken);
+                loaded.incoming_listeners.extend(taken?);
+            }
+            let hooks = hooks::attach(&mut lock(&loaded.ebpf), &cgroup, &pins)?;
+            (loaded.links, loaded.name_hooks) = (hooks.pinned, hooks.names);
+            if let Ok((splices, _)) = &loaded.splices {
+                splices.keep_hooks(hooks.descriptors);
+            }
+            hooks::load_connect(&mut lock(&loaded.ebpf))?;
+            if !is_beside {
+                let connect = hooks::attach_connect(&mut lock(&loaded.ebpf), &cgroup, &pins);
+                loaded.connect_links = connect?;
+            }
+            Ok(loaded)
+        });
+        let attached = attached.and_then(|loaded| match is_beside {
+            true => Ok((loaded, None)),
+            false => Ok((loaded, pins.retire_predecessors()?)),
+        });
         let (loaded, retired) = match attached {
             Ok(done) => done,
             Err(error) => {
-                incoming::remove_routes(&options.incoming);
-                if !options.taken.is_empty() {
+                // The agent that runs needs the same.
+                if !is_beside {
+                    incoming::remove_routes(&options.incoming);
+                }
+                if !is_beside && !options.taken.is_empty() {
                     gateway::remove_routes();
                 }
                 pins.release()?;
@@ -240,6 +282,7 @@ impl Dataplane {
             incoming::remove_unwanted_routes(&options.incoming, &touched);
             gateway::keep_routes(&options.taken);
         }
+        let served = before.map(|before| before.serve(&loaded.netns_agents));
         let dataplane = Self {
             cgroup: options.cgroup.clone(),
             tables: loaded.tables,
@@ -258,6 +301,8 @@ impl Dataplane {
             causes: loaded.causes,
             names: loaded.names,
             pins,
+            is_beside,
+            connect_links: loaded.connect_links,
             _links: loaded.links,
             _name_hooks: loaded.name_hooks,
             ebpf: loaded.ebpf,
@@ -275,6 +320,7 @@ impl Dataplane {
             splices: loaded.splices,
             probe: loaded.probe,
             severed: loaded.severed,
+            served: served.unwrap_or_default(),
         })
     }
 
@@ -508,7 +554,11 @@ impl Dataplane {
     /// Detaches every hook: from now on nobody is intercepted, whatever a rule's `fail`.
     pub fn detach(mut self) -> Result<(), AttachError> {
         self.shortcut.close()?;
+        let is_shared = self.is_beside || self.pins.are_handed_over();
         let released = self.pins.release();
+        if is_shared {
+            return Ok(released?);
+        }
         self.incoming.close();
         self.gateway.close();
         Ok(released?)

@@ -49,6 +49,7 @@ pub(crate) struct Hooks {
     pub descriptors: Vec<OwnedFd>,
 }
 
+/// Attaches the hooks that intercepted flows meet. The connect hooks come last: [`attach_connect`], [`exchange_connect`].
 pub(crate) fn attach(ebpf: &mut Ebpf, cgroup: &File, pins: &Pins) -> Result<Hooks, AttachError> {
     // A bpf_link is always one of several on a cgroup; the mode is for hosts without links.
     let mode = CgroupAttachMode::Single;
@@ -89,9 +90,30 @@ pub(crate) fn attach(ebpf: &mut Ebpf, cgroup: &File, pins: &Pins) -> Result<Hook
         }
         .map_err(refused(name))?;
     }
+    Ok(Hooks {
+        pinned,
+        names,
+        descriptors,
+    })
+}
+
+/// Loads the connect hooks' programs, which the kernel checks by it.
+pub(crate) fn load_connect(ebpf: &mut Ebpf) -> Result<(), AttachError> {
+    CONNECT_HOOKS.into_iter().try_for_each(|name| {
+        let hook: &mut CgroupSockAddr = program(ebpf, name)?;
+        load::retry_load(|| hook.load()).map_err(refused(name))
+    })
+}
+
+/// Attaches the connect hooks, whose programs are loaded: connections are decided from then on.
+pub(crate) fn attach_connect(
+    ebpf: &mut Ebpf,
+    cgroup: &File,
+    pins: &Pins,
+) -> Result<Vec<PinnedLink>, AttachError> {
+    let mode = CgroupAttachMode::Single;
     let connect = CONNECT_HOOKS.into_iter().map(|name| {
         let hook: &mut CgroupSockAddr = program(ebpf, name)?;
-        load::retry_load(|| hook.load()).map_err(refused(name))?;
         let id = hook.attach(cgroup, mode).map_err(refused(name))?;
         let link = hook.take_link(id).map_err(refused(name))?;
         let link = FdLink::try_from(link).map_err(|_| missing(name))?;
@@ -101,13 +123,50 @@ pub(crate) fn attach(ebpf: &mut Ebpf, cgroup: &File, pins: &Pins) -> Result<Hook
             reason: reasons(&e),
         })
     });
-    for link in connect {
-        pinned.push(link?);
-    }
-    Ok(Hooks {
-        pinned,
-        names,
-        descriptors,
+    connect.collect()
+}
+
+/// Has the links of the connect hooks that an agent before has pinned run this agent's programs, which are loaded.
+///
+/// # Errors
+/// Some of them may run this agent's programs then: the agent before takes them back when this one ends.
+pub(crate) fn exchange_connect(
+    ebpf: &mut Ebpf,
+    pins: &Pins,
+) -> Result<Vec<PinnedLink>, AttachError> {
+    let exchanged = CONNECT_HOOKS.into_iter().map(|name| {
+        let failed = |reason| AttachError::Program { name, reason };
+        let from = pins.inherited(name);
+        let from = from.ok_or_else(|| failed("the agent of before has not pinned it".into()))?;
+        let own = pins.path(name);
+        // First, so that the link outlives the agent before.
+        let link =
+            sys::open_pin(&from).and_then(|link| sys::pin(link.as_fd(), &own).map(|()| link));
+        let link = link.map_err(|e| failed(e.to_string()))?;
+        run_by(ebpf, name, link.as_fd())?;
+        PinnedLink::from_pin(&own).map_err(|e| failed(reasons(&e)))
+    });
+    exchanged.collect()
+}
+
+/// Has this agent's own links of the connect hooks run its programs again.
+pub(crate) fn take_back_connect(ebpf: &mut Ebpf, pins: &Pins) -> Result<(), AttachError> {
+    CONNECT_HOOKS.into_iter().try_for_each(|name| {
+        let link = sys::open_pin(&pins.path(name));
+        let link = link.map_err(|e| AttachError::Program {
+            name,
+            reason: e.to_string(),
+        })?;
+        run_by(ebpf, name, link.as_fd())
+    })
+}
+
+fn run_by(ebpf: &mut Ebpf, name: &'static str, link: BorrowedFd<'_>) -> Result<(), AttachError> {
+    let hook: &mut CgroupSockAddr = program(ebpf, name)?;
+    let program = hook.fd().map_err(refused(name))?.as_fd();
+    sys::update_link(link, program).map_err(|e| AttachError::Program {
+        name,
+        reason: e.to_string(),
     })
 }
 

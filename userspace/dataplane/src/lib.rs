@@ -63,6 +63,7 @@ pub mod address;
 mod answers;
 mod attach;
 pub mod backends;
+mod before;
 pub mod compile;
 mod counters;
 mod denials;
@@ -114,6 +115,7 @@ pub use self::tap::{
 pub use address::{ClientAddr, LocalAddr, OrigDst, SockCookie};
 pub use answers::{Answers, Refusal, is_exhaustion};
 pub use attach::{AttachError, Attached, Dataplane, Options};
+pub use before::{Before, Terms};
 pub use counters::{Cause, Counters, Outcome, RuleCount, Turn};
 pub use denials::{KernelDenial, KernelDenials};
 pub use detach::detach;

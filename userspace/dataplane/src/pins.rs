@@ -6,7 +6,8 @@
 //! Each agent pins into a folder of its own beneath the root (1, 2, ...), attaches
 //! everything, and only then removes its predecessor's: there is no moment without hooks,
 //! and a crash at any point leaves folders that the next agent, or [`crate::detach`], removes.
-//! A lock on the root keeps it to one agent. The edge's folder lies beside them and is not
+//! A lock on the root keeps it to one agent. An agent that takes over from one that runs shares the
+//! lock, and the links of the connect hooks, whose programs are exchanged. The edge's folder lies beside them and is not
 //! theirs: it outlives agents ([`crate::edge`]).
 
 use std::{
@@ -17,10 +18,9 @@ use std::{
 };
 
 use aya::programs::links::PinnedLink;
-use nix::fcntl::{Flock, FlockArg};
 use thiserror::Error;
 
-use crate::host;
+use crate::{host, sys};
 
 /// The folder in which links are pinned unless the configuration says otherwise.
 pub const DEFAULT_PINS: &str = "/sys/fs/bpf/underpass";
@@ -57,7 +57,8 @@ pub(crate) struct Pins {
     root: PathBuf,
     own: PathBuf,
     predecessors: Vec<PathBuf>,
-    _lock: Flock<File>,
+    /// None once another agent has taken over.
+    lock: Option<File>,
 }
 
 impl Pins {
@@ -69,6 +70,15 @@ impl Pins {
             return Err(PinsError::NotBpffs(root.to_owned()));
         }
         let lock = lock(root)?;
+        Self::beside(root, lock)
+    }
+
+    /// The pins of an agent that takes over from one that runs. `lock`: that one's, which both hold from now on.
+    pub(crate) fn share(root: &Path, lock: File) -> Result<Self, PinsError> {
+        Self::beside(root, lock)
+    }
+
+    fn beside(root: &Path, lock: File) -> Result<Self, PinsError> {
         let mut predecessors = folders(root)?;
         predecessors.retain(|folder| !is_of_the_edge(folder));
         let newest = predecessors
@@ -80,8 +90,37 @@ impl Pins {
             root: root.to_owned(),
             own,
             predecessors,
-            _lock: lock,
+            lock: Some(lock),
         })
+    }
+
+    /// Another descriptor of the lock, for an agent that takes over.
+    pub(crate) fn lock(&self) -> io::Result<File> {
+        let lock = self.lock.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        lock.try_clone()
+    }
+
+    /// Whether another agent has taken over.
+    pub(crate) fn are_handed_over(&self) -> bool {
+        self.lock.is_none()
+    }
+
+    /// Leaves the pins to another agent. Links that this process holds stay attached until it ends, or the kernel's
+    /// reference to them goes.
+    pub(crate) fn hand_over(&mut self) -> Result<(), PinsError> {
+        // Closed and not unlocked: the lock is the other agent's, too.
+        self.lock = None;
+        match self.own.exists() {
+            true => remove_folder(&self.own),
+            false => Ok(()),
+        }
+    }
+
+    /// Detaches what an agent has left that was to take over.
+    pub(crate) fn remove_successors(&self) -> Result<(), PinsError> {
+        let mut others = folders(&self.root)?;
+        others.retain(|folder| *folder != self.own && !is_of_the_edge(folder));
+        others.iter().try_for_each(|folder| remove_folder(folder))
     }
 
     /// The path of a pin of this name that the latest predecessor has left.
@@ -107,7 +146,8 @@ impl Pins {
     /// which there may be more.
     pub(crate) fn retire_predecessors(&mut self) -> Result<Option<Vec<PathBuf>>, PinsError> {
         let mut touched = Vec::new();
-        for folder in &self.predecessors {
+        // One that handed over has removed its own.
+        for folder in self.predecessors.iter().filter(|folder| folder.exists()) {
             touched.extend(namespaces(folder)?);
             remove_folder(folder)?;
         }
@@ -117,6 +157,9 @@ impl Pins {
 
     /// Detaches everything of this agent.
     pub(crate) fn release(self) -> Result<(), PinsError> {
+        if self.are_handed_over() {
+            return Ok(());
+        }
         remove_folder(&self.own)?;
         // What else lies there is not ours.
         match fs::remove_dir(&self.root) {
@@ -126,10 +169,12 @@ impl Pins {
     }
 }
 
-pub(crate) fn lock(root: &Path) -> Result<Flock<File>, PinsError> {
+/// Locks the folder until the last descriptor of the lock is closed.
+pub(crate) fn lock(root: &Path) -> Result<File, PinsError> {
     let folder = File::open(root).map_err(at(root))?;
-    Flock::lock(folder, FlockArg::LockExclusiveNonblock)
-        .map_err(|_| PinsError::Locked(root.to_owned()))
+    let locked = sys::lock(&folder);
+    locked.map_err(|_| PinsError::Locked(root.to_owned()))?;
+    Ok(folder)
 }
 
 /// The namespaces that an agent has kept in its folder.

@@ -274,6 +274,42 @@ pub fn link_to_cgroup(
     unsafe { Ok(OwnedFd::from_raw_fd(bpf(BPF_LINK_CREATE, &mut attr)?)) }
 }
 
+/// Locks a file for as long as any descriptor of this opening of it is there, in whichever process.
+///
+/// # Errors
+/// Somebody else has locked it.
+pub(crate) fn lock(file: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: no pointer is passed.
+    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Has a link run another program from now on: whoever comes meets the one or the other, never both and never none.
+///
+/// # Errors
+/// The link is of a kind, or the program of a type, that the kernel does not exchange.
+pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    /// `union bpf_attr` of BPF_LINK_UPDATE (uapi/linux/bpf.h).
+    #[repr(C)]
+    struct Attr {
+        link_fd: u32,
+        new_prog_fd: u32,
+        flags: u32,
+        old_prog_fd: u32,
+    }
+    const BPF_LINK_UPDATE: libc::c_int = 29;
+    let mut attr = Attr {
+        link_fd: link.as_raw_fd().cast_unsigned(),
+        new_prog_fd: program.as_raw_fd().cast_unsigned(),
+        flags: 0,
+        old_prog_fd: 0,
+    };
+    // SAFETY: there is no pointer in it.
+    unsafe { bpf(BPF_LINK_UPDATE, &mut attr) }.map(drop)
+}
+
 /// Pins an object at a path of bpffs.
 pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     const BPF_OBJ_PIN: libc::c_int = 6;

@@ -148,6 +148,14 @@ impl Tables {
         })
     }
 
+    /// Notes that the process of the agent before has ended: its number may be anybody's from now on.
+    pub(crate) fn forget_before(&mut self) -> Result<(), InstallError> {
+        self.put_settings(abi::AgentSettings {
+            before_tgid: 0,
+            ..self.settings
+        })
+    }
+
     /// Whether flows that are to be observed are left alone unobserved.
     pub(crate) fn set_unmetered(&mut self, unmetered: bool) -> Result<(), InstallError> {
         self.put_settings(abi::AgentSettings {

@@ -8,9 +8,9 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File},
+    fs::{self, File, Metadata},
     io::{self, Write},
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -105,10 +105,14 @@ impl Lines {
     /// The disk is full, or gone.
     pub fn write(&mut self, lines: &[u8]) -> io::Result<bool> {
         let len = lines.len() as u64;
+        self.open.look()?;
         let open = &self.open;
         let rotates =
             open.is_regular && open.bytes > 0 && open.bytes + len > self.settings.max_bytes;
-        if rotates {
+        if rotates && self.open.has_moved(&self.settings.path) {
+            // Another agent has rotated, or whoever else moves files away.
+            self.reopen()?;
+        } else if rotates {
             self.rotate()?;
         }
         let open = &mut self.open;
@@ -117,10 +121,11 @@ impl Lines {
             open.is_torn = false;
             open.bytes += 1;
         }
-        if let Err(error) = open.file.write_all(lines) {
-            // The error does not say how much was written.
-            let taken_back = open.is_regular && open.file.set_len(open.bytes).is_ok();
-            open.is_torn = !taken_back;
+        if let (written, Err(error)) = write_counted(&mut open.file, lines) {
+            let is_alone =
+                open.is_regular && open.len().is_ok_and(|len| len == open.bytes + written);
+            let taken_back = is_alone && open.file.set_len(open.bytes).is_ok();
+            open.is_torn = !taken_back && written > 0;
             return Err(error);
         }
         open.bytes += len;
@@ -197,6 +202,23 @@ impl Lines {
     }
 }
 
+/// Writes all of it, and counts what was written also where that fails.
+fn write_counted(file: &mut File, mut rest: &[u8]) -> (u64, io::Result<()>) {
+    let mut written = 0;
+    while !rest.is_empty() {
+        match file.write(rest) {
+            Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+            Ok(n) => {
+                written += n as u64;
+                rest = rest.get(n..).unwrap_or_default();
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (written, Err(error)),
+        }
+    }
+    (written, Ok(()))
+}
+
 /// The `n`th that was moved away.
 fn numbered(path: &Path, n: u32) -> PathBuf {
     let mut name = OsString::from(path);
@@ -205,6 +227,25 @@ fn numbered(path: &Path, n: u32) -> PathBuf {
 }
 
 impl Open {
+    /// Looks how long the file is: an agent that drains writes to it, too.
+    fn look(&mut self) -> io::Result<()> {
+        if self.is_regular {
+            self.bytes = self.len()?;
+        }
+        Ok(())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    /// Whether another file has the name by now.
+    fn has_moved(&self, path: &Path) -> bool {
+        let named = |found: Metadata| (found.dev(), found.ino());
+        let (own, there) = (self.file.metadata(), fs::metadata(path));
+        own.is_ok_and(|own| there.is_ok_and(|there| named(own) != named(there)))
+    }
+
     fn append(path: &Path) -> io::Result<Self> {
         let file = trusted::open_to_append(path, MODE).map_err(io::Error::other)?;
         let found = file.metadata()?;
@@ -240,6 +281,34 @@ mod tests {
 
     fn read(path: &Path) -> String {
         fs::read_to_string(path).unwrap_or_else(|e| e.kind().to_string())
+    }
+
+    #[test]
+    fn of_two_who_write_to_a_file_neither_cuts_the_others_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.log");
+        // One drains, and the other has taken over.
+        let mut both = [(); 2].map(|()| Lines::open(settings(&path)).unwrap());
+        for (who, line) in [
+            (0, "1\n"),
+            (1, "22\n"),
+            (0, "333\n"),
+            (1, "4444\n"),
+            (0, "55\n"),
+            (1, "6\n"),
+            (0, "7\n"),
+        ] {
+            both[who].write(line.as_bytes()).unwrap();
+        }
+        // The file that the one moved away is not moved on by the other, which finds the new one when its own is full.
+        let kept = [numbered(&path, 2), numbered(&path, 1), path].map(|path| read(&path));
+        let mut lines: Vec<_> = kept.concat().lines().map(str::to_owned).collect();
+        lines.sort();
+        assert_eq!(
+            lines,
+            ["1", "22", "333", "4444", "55", "6", "7"],
+            "{kept:?}"
+        );
     }
 
     #[test]

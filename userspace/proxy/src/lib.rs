@@ -25,6 +25,7 @@
 //! - `leg_io.rs`: one of a flow's connections; `legs.rs`: both, and where TLS ends, on which terms
 //!   (`terms.rs`); `tls_io.rs`: TLS on one connection.
 //! - `close.rs`: the end of a flow.
+//! - `link.rs`: messages between two processes of this program.
 
 #![forbid(unsafe_code)]
 
@@ -49,6 +50,7 @@ mod intake;
 pub mod keeper;
 mod leg_io;
 mod legs;
+pub mod link;
 mod marked;
 mod outbox;
 mod passing;

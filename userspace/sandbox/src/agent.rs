@@ -103,7 +103,7 @@ impl<'a> Agent<'a> {
         fs::write(folder.path().join("policy.toml"), header + &policy)?;
         let file = folder.path().join("policy.toml");
         let log = Arc::default();
-        let (child, admin) = launch(binary, netns, cgroup, &file, &log)?;
+        let (child, admin) = launch(binary, netns, cgroup, &file, &log, &Beginning::default())?;
         Ok(Self {
             binary: binary.to_owned(),
             netns,
@@ -127,8 +127,35 @@ impl<'a> Agent<'a> {
             self.cgroup,
             &self.file(),
             &self.log,
+            &Beginning::default(),
         )?;
         Ok(())
+    }
+
+    /// Starts another agent, which takes over from this one and stands in its place from then on. Returns the one before,
+    /// which drains. `hooks`: test hooks of the other one.
+    ///
+    /// # Errors
+    /// It does not take over; with what it said. This one stays as it is.
+    pub fn take_over(&mut self, hooks: &str) -> anyhow::Result<Former> {
+        let log = Arc::default();
+        let beginning = Beginning {
+            takes_over: true,
+            hooks,
+        };
+        let launched = launch(
+            &self.binary,
+            self.netns,
+            self.cgroup,
+            &self.file(),
+            &log,
+            &beginning,
+        );
+        let (child, admin) = launched?;
+        let child = std::mem::replace(&mut self.child, child);
+        let log = std::mem::replace(&mut self.log, log);
+        self.admin = admin;
+        Ok(Former { child, log })
     }
 
     /// Kills the agent by SIGKILL, as a crash would.
@@ -289,6 +316,49 @@ impl<'a> Agent<'a> {
     }
 }
 
+/// An agent from which another one has taken over. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Former {
+    child: Child,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Former {
+    /// Process id of the agent.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end, and returns its log.
+    ///
+    /// # Errors
+    /// It does not end within `limit`, or has failed.
+    pub fn ends_within(&mut self, limit: Duration) -> anyhow::Result<String> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let status = self.child.try_wait()?;
+            let log = self
+                .log
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .join("\n");
+            match status {
+                Some(status) if status.success() => return Ok(log),
+                Some(status) => bail!("it has ended by {status}; it said:\n{log}"),
+                None if Instant::now() > deadline => bail!("it does not end; it said:\n{log}"),
+                None => thread::sleep(LOOK_EVERY),
+            }
+        }
+    }
+}
+
+impl Drop for Former {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 #[expect(
     clippy::panic,
     reason = "a test that leaves something behind has failed"
@@ -388,12 +458,22 @@ fn excerpt(log: &str) -> String {
     )
 }
 
+/// How an agent begins.
+#[derive(Default)]
+struct Beginning<'a> {
+    /// Whether the agent takes over from one that runs.
+    takes_over: bool,
+    /// Further test hooks.
+    hooks: &'a str,
+}
+
 fn launch(
     binary: &Path,
     netns: Option<&Netns>,
     cgroup: &Cgroup,
     file: &Path,
     log: &Arc<Mutex<Vec<String>>>,
+    beginning: &Beginning<'_>,
 ) -> anyhow::Result<(Child, SocketAddr)> {
     log.lock().unwrap_or_else(PoisonError::into_inner).clear();
     let mut command = Command::new(binary);
@@ -401,9 +481,15 @@ fn launch(
         .arg("run")
         .arg("--config")
         .arg(file)
-        .env("UNDERPASS_TEST_HOOKS", "strict_calls=true")
+        .env(
+            "UNDERPASS_TEST_HOOKS",
+            format!("strict_calls=true,{}", beginning.hooks),
+        )
         .stderr(Stdio::piped())
         .stdin(Stdio::null());
+    if beginning.takes_over {
+        command.arg("--take-over");
+    }
     let mut child = run_in(netns, Some(cgroup), || command.spawn())?
         .with_context(|| format!("cannot start {}", binary.display()))?;
     let stderr = child.stderr.take().context("no stderr")?;
@@ -441,8 +527,10 @@ fn wait(log: &Mutex<Vec<String>>, text: &str, limit: Duration) -> anyhow::Result
         if let Some(line) = lines.iter().find(|l| l.contains(text)) {
             return Ok(line.clone());
         }
-        // One line that says why is all that a failed start leaves.
-        if Instant::now() > deadline || lines.iter().any(|l| l.starts_with("underpass: ")) {
+        // One line that says why is all that a failed start leaves; a test hook says that it kills.
+        let has_ended =
+            |l: &String| l.starts_with("underpass: ") || l.contains("killed, for a test");
+        if Instant::now() > deadline || lines.iter().any(has_ended) {
             bail!("it did not log {text:?}; it said:\n{}", lines.join("\n"));
         }
         thread::sleep(LOOK_EVERY);

@@ -19,7 +19,7 @@ use std::{env, thread};
 
 use anyhow::Context;
 
-pub use agent::{Agent, Metric};
+pub use agent::{Agent, Former, Metric};
 pub use cgroup::Cgroup;
 pub use etcd::{Certificates, Etcd};
 pub use netns::Netns;

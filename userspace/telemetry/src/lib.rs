@@ -21,7 +21,7 @@ pub use labels::{is_marks, series_of};
 pub use metrics::{
     BusyPollMetrics, FlowMetrics, IntakeMetrics, KeeperMetrics, MARKED_RESULTS, MarkMetrics,
     Metrics, NOT_RELOADED, RELOADED, SPLICE_OFF, SendMetrics, SessionMetrics, SpliceMetrics,
-    TlsMetrics,
+    TlsMetrics, UpgradeMetrics,
 };
 pub use rarely::Rarely;
 pub use registered::{counter, counters, counters_by, histogram};

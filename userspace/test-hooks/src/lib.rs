@@ -55,6 +55,8 @@ pub struct TestHooks {
     /// `strict_calls`: a system call that the filter does not list kills the agent instead of failing, so that no test
     /// passes by a call that should be listed.
     pub strict_calls: bool,
+    /// `dies_at`: step of a take-over at which this agent kills itself, as a crash would.
+    pub dies_at: Option<String>,
     /// `resolv_conf`: file that stands for `/etc/resolv.conf`.
     pub resolv_conf: Option<PathBuf>,
 }
@@ -86,6 +88,7 @@ static NONE: TestHooks = TestHooks {
     shortcut_stays: None,
     any_journal: false,
     strict_calls: false,
+    dies_at: None,
     resolv_conf: None,
 };
 
@@ -145,6 +148,7 @@ impl TestHooks {
                 self.shortcut_stays = Some(Duration::from_millis(value.parse().ok()?));
             }
             "any_journal" => self.any_journal = value.parse().ok()?,
+            "dies_at" => self.dies_at = Some(value.to_owned()),
             "resolv_conf" => self.resolv_conf = Some(value.into()),
             "strict_calls" => self.strict_calls = value.parse().ok()?,
             _ => return None,
@@ -175,7 +179,7 @@ mod tests {
         let text = "entries=1,connects=2,ring_bytes=3,upper_layer_port=4,host_pages=0,\
                     without=splice_sender+shortcut,version=other,recall_ms=10,keeper_log=/tmp/log,\
                     keeper_late_ms=20,shortcut_stays_ms=30,any_journal=true,strict_calls=true,\
-                    resolv_conf=/tmp/resolv";
+                    dies_at=taken,resolv_conf=/tmp/resolv";
         let hooks = TestHooks::parse(text);
         assert_eq!(
             hooks,
@@ -193,6 +197,7 @@ mod tests {
                 shortcut_stays: Some(Duration::from_millis(30)),
                 any_journal: true,
                 strict_calls: true,
+                dies_at: Some("taken".into()),
                 resolv_conf: Some("/tmp/resolv".into()),
             })
         );

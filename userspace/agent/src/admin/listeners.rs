@@ -1,6 +1,12 @@
 //! The doors of the admin interface, and how long whoever comes through one may stay.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use anyhow::Context;
 use axum::{Extension, Router};
@@ -20,6 +26,7 @@ use super::guests::{Guests, Peer, Place};
 use crate::{
     config::Config,
     socket_file::{Door, SocketFile},
+    upgrade::{Given, Listener},
 };
 
 /// The time in which a request has to be there. A scraper sends it in one packet.
@@ -75,16 +82,18 @@ impl Listeners {
     ///
     /// # Errors
     /// One of them is taken, or the system refuses it.
-    pub async fn bind(config: &Config) -> anyhow::Result<Self> {
-        let mut file = SocketFile::bind(Door::Admin, &config.admin_socket)?;
+    pub async fn bind(config: &Config, given: &mut Given) -> anyhow::Result<Self> {
+        let mut file = given.socket(Door::Admin, &config.admin_socket)?;
         let unix = file.listener()?;
         let tcp = listen(
             config.admin,
+            &mut given.tcp,
             "for the admin interface: choose another `admin`, or leave it out to have the admin socket alone",
         );
         let tcp = tcp.await?;
         let metrics = listen(
             config.metrics,
+            &mut given.metrics,
             "for metrics: choose another `metrics`, or leave it out",
         );
         Ok(Self {
@@ -93,6 +102,28 @@ impl Listeners {
             tcp,
             metrics: metrics.await?,
         })
+    }
+
+    /// The sockets, for another agent.
+    pub(crate) fn descriptors(&self) -> io::Result<Vec<(Listener, OwnedFd)>> {
+        let unix = self.unix.as_fd().try_clone_to_owned()?;
+        let mut found = vec![(Listener::Admin(self.file.path().to_owned()), unix)];
+        if let Some(tcp) = &self.tcp {
+            found.push((
+                Listener::Tcp(tcp.local_addr()?),
+                tcp.as_fd().try_clone_to_owned()?,
+            ));
+        }
+        if let Some(metrics) = &self.metrics {
+            let own = metrics.as_fd().try_clone_to_owned()?;
+            found.push((Listener::Metrics(metrics.local_addr()?), own));
+        }
+        Ok(found)
+    }
+
+    /// The switch with which the socket's file is left to another agent.
+    pub(crate) fn is_given(&self) -> Arc<AtomicBool> {
+        self.file.is_given()
     }
 
     /// Where the interface can be reached, in words.
@@ -138,11 +169,22 @@ impl Listeners {
     }
 }
 
-/// Listens at this address, if there is one. `about`: for what, and what to do where it is taken.
-async fn listen(address: Option<SocketAddr>, about: &str) -> anyhow::Result<Option<TcpListener>> {
+/// Listens at this address, if there is one: by what another agent has given, if it is that. `about`: for what, and what to
+/// do where it is taken.
+async fn listen(
+    address: Option<SocketAddr>,
+    given: &mut Option<(SocketAddr, OwnedFd)>,
+    about: &str,
+) -> anyhow::Result<Option<TcpListener>> {
     let Some(address) = address else {
         return Ok(None);
     };
+    let is_it = |(at, _): &mut (SocketAddr, OwnedFd)| {
+        at.ip() == address.ip() && (at.port() == address.port() || address.port() == 0)
+    };
+    if let Some((_, listener)) = given.take_if(is_it) {
+        return Ok(Some(TcpListener::from_std(listener.into())?));
+    }
     let listener = TcpListener::bind(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address} {about}"))?;
     Ok(Some(listener))

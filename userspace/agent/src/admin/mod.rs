@@ -57,6 +57,7 @@ use crate::{
     observed::{self, ObservedView},
     overhead,
     shortcuts::{self, ShortcutView},
+    upgrade::Draining,
 };
 
 /// The data that the interface shows.
@@ -88,6 +89,8 @@ pub struct Admin {
     pub in_force: watch::Receiver<Arc<InForce>>,
     /// The marks.
     pub marks: MarkReader,
+    /// The agent before this one, while it drains.
+    pub before: watch::Receiver<Option<Draining>>,
 }
 
 /// Pages that read the kernel's tables at the same time; further ones wait.
@@ -113,6 +116,7 @@ pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
         .route("/explain", get(explain::explain))
         .route("/config", get(config))
         .route("/marks", get(marks))
+        .route("/agent", get(agent))
         .route(
             "/statements",
             get(|State(admin): State<Admin>| async move {
@@ -281,6 +285,17 @@ async fn marks(State(admin): State<Admin>) -> Response {
         Some(views) => json(&views),
         None => failed(&"the agent stops"),
     }
+}
+
+/// The agent itself, and the one before it.
+async fn agent(State(admin): State<Admin>) -> Response {
+    let before = *admin.before.borrow();
+    let before = before.map(|before| serde_json::json!({"pid": before.pid, "flows": before.flows}));
+    json(&serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "before": before,
+    }))
 }
 
 async fn backends(State(admin): State<Admin>) -> Response {

@@ -71,7 +71,21 @@ pub fn run(
     let row = |flow: &Value| columns.iter().map(|(_, cell)| cell(flow)).collect();
     let rows: Vec<Vec<String>> = flows.iter().map(row).collect();
     say_text!("{}", table::render(&headings, &rows));
+    if let Some(draining) = draining(admin) {
+        say!("{draining}");
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells of the agent before the one that is asked, while it drains.
+fn draining(admin: &Admin) -> Option<String> {
+    let text = get(admin, "/agent").ok()?;
+    let agent: Value = serde_json::from_str(&text).ok()?;
+    let before = agent.get("before").filter(|before| before.is_object())?;
+    let (flows, pid) = (shown(before, "flows"), shown(before, "pid"));
+    Some(format!(
+        "and {flows} flows that the agent before still carries, process {pid}, until they end or its `drain` is over"
+    ))
 }
 
 /// Asks the agent at `admin` for a page, and returns its text.

@@ -31,5 +31,6 @@ pub mod statements;
 mod table;
 pub mod tail;
 pub mod top;
+pub mod upgrade;
 pub mod whereabouts;
 mod windows;

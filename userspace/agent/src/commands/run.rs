@@ -4,11 +4,13 @@
 //! - `early`: what is made and attached before the tasks run.
 //! - `limits`: what the host allows of what the file asks for.
 //! - `splicing`: the splice's trial, and the keeper.
+//! - `until`: the tasks of the agent, and its end.
 
 mod begin;
 mod early;
 mod limits;
 mod splicing;
+mod until;
 
 use std::{
     path::{Path, PathBuf},
@@ -17,11 +19,10 @@ use std::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
-use dataplane::{Dataplane, IncomingListener, Splicer};
+use dataplane::{AttachError, Dataplane, IncomingListener};
 use flow::Flows;
 use policy::{Policy, Timestamp};
 use policy_source::{Fragments, Pods, Verdict};
@@ -34,7 +35,6 @@ use steps::pipelines::Pipelines;
 use tls::TlsRules;
 use tokio::{
     runtime,
-    signal::unix::Signal,
     sync::{mpsc, watch},
 };
 
@@ -42,7 +42,6 @@ use self::{
     begin::{Beginning, begin},
     early::{Attachment, Doors, Early, Signals, Taken, attach},
     limits::allow_flows,
-    splicing::{keeper, splice},
 };
 use crate::{
     admin::{self, Admin},
@@ -51,28 +50,29 @@ use crate::{
     confine,
     containers::Watch,
     control::{Control, Heard, Told, wanted_names},
-    edge::{self, SharedEdge},
-    fleet, incoming,
+    edge::SharedEdge,
+    fleet,
     log::{Log, LogFormat},
-    marks::{self, Desk},
-    namespaces::{self, NamespacesGauge},
+    marks::Desk,
+    namespaces::NamespacesGauge,
     observed::{self, SharedDataplane},
     overhead::OverheadMetrics,
-    service_manager, shortcuts,
+    service_manager,
     socket_file::SocketFile,
+    upgrade::{self, Draining, Given, Link, Offered, Predecessor},
 };
 
-/// A journal's disk, and a collector of spans, are waited for at most this long when the agent ends.
-const FINISH: Duration = Duration::from_secs(2);
-
-/// And for its flows to say what was not answered.
-const LAST_WORDS: Duration = Duration::from_millis(500);
-
-/// Runs the agent until it is told to stop. `format` comes before that of the file. `dry`: rules only count.
+/// Runs the agent until it is told to stop. `format` comes before that of the file. `dry`: rules only count. `takes_over`: an
+/// agent that runs is not in the way, it drains.
 ///
 /// # Errors
-/// It cannot start; nothing is attached then.
-pub fn run(file: &Path, format: Option<LogFormat>, dry: bool) -> anyhow::Result<ExitCode> {
+/// It cannot start; nothing is attached then, and an agent that runs goes on.
+pub fn run(
+    file: &Path,
+    format: Option<LogFormat>,
+    dry: bool,
+    takes_over: bool,
+) -> anyhow::Result<ExitCode> {
     let Beginning {
         sources,
         mut config,
@@ -102,25 +102,44 @@ pub fn run(file: &Path, format: Option<LogFormat>, dry: bool) -> anyhow::Result<
         .enable_all()
         .build()?;
     let in_force = InForce::of(sources, config);
-    runtime.block_on(serve(file, in_force, cached, log, max_flows))?;
+    runtime.block_on(async {
+        let before = match takes_over {
+            true => Predecessor::meet(&in_force.config.control).await?,
+            false => None,
+        };
+        let link = before.as_ref().map(Predecessor::link);
+        let served = serve(file, in_force, cached, log, max_flows, before).await;
+        if let (Err(error), Some(link)) = (&served, link) {
+            upgrade::tell_failure(&link, error).await;
+        }
+        served
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves. `max_flows`: as many as this host allows of those that the file wants.
+/// Serves. `max_flows`: as many as this host allows of those that the file wants. `before`: the agent that runs.
 async fn serve(
     file: &Path,
     in_force: InForce,
     cached: Arc<Fragments>,
     log: Log,
     max_flows: usize,
+    mut before: Option<Predecessor>,
 ) -> anyhow::Result<()> {
-    let doors = Doors::open(&in_force.config).await?;
+    let mut none = Given::default();
+    let given = before
+        .as_mut()
+        .map_or(&mut none, |before| &mut before.given);
+    let doors = Doors::open(&in_force.config, given).await?;
     let mut config = in_force.config.clone();
     config.policy = config.policy.open_at(Timestamp::now());
     let names = wanted_names(&in_force.config);
     let mut early = Early::make(&mut config, max_flows, &names).await?;
-    let attached = attach(&config, &mut early)?;
-    Serving::assemble(
+    let terms = before.as_mut().map(|before| before.before(&early.options));
+    let attached = attach(&config, &mut early, terms.transpose()?)?;
+    upgrade::dies_at("attached");
+    let dataplane = early.attached.clone();
+    let assembled = Serving::assemble(
         file,
         config,
         (in_force, cached),
@@ -128,13 +147,32 @@ async fn serve(
         doors,
         early,
         attached,
-    )?
-    .run()
-    .await
+        before,
+    );
+    let begun = match assembled {
+        Ok(serving) => serving.begin().await,
+        Err(error) => Err(error),
+    };
+    match begun {
+        Ok(serving) => serving.run().await,
+        Err(error) => {
+            stop(&dataplane)?;
+            Err(error)
+        }
+    }
+}
+
+/// The line that says that an agent is ready.
+struct Ready {
+    cgroup: PathBuf,
+    shown: String,
+    rules: usize,
+    workers: usize,
 }
 
 /// The tasks of a running agent, before they run.
 struct Serving {
+    ready: Ready,
     signals: Signals,
     listeners: admin::Listeners,
     admin_hosts: Vec<String>,
@@ -158,9 +196,20 @@ struct Serving {
     taken: Taken,
     workers: proxy::WorkerOptions,
     splicing: Splicing,
+    offered: Offered,
+    in_force: watch::Receiver<Arc<InForce>>,
+    pins: PathBuf,
+    adopts: bool,
+    /// While it is held, the fleet hears of this agent.
+    speaks: watch::Sender<()>,
+    before: Option<Predecessor>,
+    /// The connection to that agent, for one that is told to stop.
+    link: Option<Arc<Link>>,
+    draining: watch::Sender<Option<Draining>>,
 }
 
 impl Serving {
+    #[expect(clippy::too_many_arguments, reason = "each is made by somebody else")]
     fn assemble(
         file: &Path,
         config: Config,
@@ -169,7 +218,11 @@ impl Serving {
         doors: Doors,
         early: Early,
         attachment: Attachment,
+        before: Option<Predecessor>,
     ) -> anyhow::Result<Self> {
+        let offered = doors.offered()?;
+        let (speaks, until) = watch::channel(());
+        let draining = watch::Sender::new(None);
         let file_policy = in_force.config.policy.clone();
         let fleet = fleet::Channels::default();
         let verdicts = fleet.verdicts.clone();
@@ -182,13 +235,13 @@ impl Serving {
         if let Some(source) = &config.source {
             let dial = fleet::dial_by(attachment.probes.0);
             let metrics = early.fleet_metrics.clone();
-            fleet::start(source, &config.host, dial, &fleet, metrics)?;
+            fleet::start(source, &config.host, dial, &fleet, metrics, until.clone())?;
         }
         if let Some(store) = &config.limits {
             let dial = fleet::dial_by(attachment.probes.0);
             let pipelines = heard_by_flows.pipelines.clone();
             let metrics = early.sharing_metrics.clone();
-            fleet::sharing::start(store, &config.host, dial, pipelines, metrics)?;
+            fleet::sharing::start(store, &config.host, dial, pipelines, metrics, until)?;
         }
         let dial_names = fleet::dial_by(attachment.probes.0);
         let (backends, asked_of_backends, tell_choice) = Backends::new();
@@ -218,7 +271,8 @@ impl Serving {
                 move |backend, why| backends.suspect(backend, why)
             }),
         });
-        start_tap(&shared, &early.attached, config.adopt)?;
+        // The agent before reads the connections that there are until it drains.
+        start_tap(&shared, &early.attached, config.adopt && before.is_none())?;
         let owner = backends::Owner::new(
             attachment.probes,
             shared.clone(),
@@ -250,11 +304,13 @@ impl Serving {
             names: early.names.book(),
             tail_values: config.tail_values,
             live: Arc::default(),
-            in_force: heard_by_flows.in_force,
+            in_force: heard_by_flows.in_force.clone(),
             marks: desk.reader(),
+            before: draining.subscribe(),
         };
         let shown = doors.admin.shown();
-        let (cgroup, rules) = (early.options.cgroup, file_policy.rules.len());
+        let rules = file_policy.rules.len();
+        let (pins, adopts) = (config.pins.clone(), config.adopt);
         let (workers, busy_poll, splicing) = (config.workers, config.busy_poll, config.splice);
         let (control_path, admin_hosts) = (config.control.clone(), config.admin_hosts.clone());
         let heard = Heard {
@@ -287,9 +343,14 @@ impl Serving {
         if let Err(error) = confine::filter_calls() {
             tracing::warn!("system calls are not filtered: {error:#}");
         }
-        tracing::info!(cgroup = %cgroup.display(), admin = %shown, rules, workers, "ready");
-        service_manager::ready();
+        let ready = Ready {
+            cgroup: early.options.cgroup,
+            shown,
+            rules,
+            workers,
+        };
         Ok(Self {
+            ready,
             signals: doors.signals,
             listeners: doors.admin,
             admin_hosts,
@@ -313,132 +374,67 @@ impl Serving {
             taken,
             workers: proxy::WorkerOptions { rings, busy_poll },
             splicing,
+            offered,
+            in_force: heard_by_flows.in_force,
+            pins,
+            adopts,
+            speaks,
+            link: before.as_ref().map(Predecessor::link),
+            before,
+            draining,
         })
     }
 
-    /// Runs until somebody says that it is enough.
-    async fn run(self) -> anyhow::Result<()> {
-        let (shared, attached) = (self.shared.clone(), self.attached.clone());
-        let ready = self.admin.ready.clone();
-        let ended = self.until_one_ends().await;
-        ready.store(false, Relaxed);
-        stop(&attached)?;
-        shared.services.journals.finish(FINISH);
-        shared.services.collectors.finish(FINISH);
-        let signal = ended?;
-        tracing::info!(
-            signal,
-            "detached: flows that the agent carried are closed, flows that the kernel carries go on"
-        );
+    /// Takes over from the agent that runs, if there is one, and says that this one is ready.
+    async fn begin(mut self) -> anyhow::Result<Self> {
+        if let Some(before) = self.before.take() {
+            self.take_over(before).await?;
+        }
+        let Ready {
+            cgroup,
+            shown,
+            rules,
+            workers,
+        } = &self.ready;
+        tracing::info!(cgroup = %cgroup.display(), admin = %shown, rules, workers, "ready");
+        service_manager::ready();
+        Ok(self)
+    }
+
+    async fn take_over(&mut self, mut before: Predecessor) -> anyhow::Result<()> {
+        self.control.carry_on(before.marks())?;
+        before.may_go().await?;
+        with(&self.attached, Dataplane::take_over)?;
+        upgrade::dies_at("taken");
+        // From here on this agent goes on, whatever becomes of the other one.
+        let first = before.tell_taken().await;
+        upgrade::dies_at("handed");
+        for file in &self.offered.files {
+            file.store(false, Relaxed);
+        }
+        if let Err(error) = self.control.open_edge() {
+            tracing::error!("the edge stays as the agent before has left it: {error:#}");
+        }
+        if self.adopts {
+            with(&self.attached, |dataplane| {
+                observed::adopt(&self.shared, dataplane, &self.shared.policy.borrow());
+                Ok(())
+            })?;
+        }
+        let (draining, attached) = (self.draining.clone(), self.attached.clone());
+        tokio::spawn(before.follow(first, draining, attached, self.shared.metrics.clone()));
         Ok(())
     }
-
-    async fn until_one_ends(mut self) -> anyhow::Result<&'static str> {
-        let Taken {
-            entrances,
-            holds,
-            netns_agents,
-            serve_requests,
-            denials,
-            splices,
-            settle,
-        } = self.taken;
-        let shared = &self.shared;
-        let metrics = &shared.metrics;
-        let (give, adopted) = mpsc::unbounded_channel();
-        let keeper = || keeper(&self.control_path, &self.log, shared, &give);
-        let keep_spliced = |splices: &Splicer| {
-            if let Some(keeper) = keeper() {
-                keeper.has(splices);
-            }
-        };
-        let keep_shortcut = |descriptors| {
-            if let Some(keeper) = keeper() {
-                keeper.keep_shortcut(descriptors);
-            }
-        };
-        let ready = self.admin.ready.clone();
-        let named = namespaces::serve_named(
-            netns_agents.clone(),
-            self.containers.book(),
-            shared.policy.clone(),
-            settle.clone(),
-            metrics.clone(),
-        );
-        let callers = namespaces::serve(netns_agents, serve_requests, settle, metrics.clone());
-        let splicing = splice(
-            shared,
-            splices,
-            self.splicing,
-            self.available.clone(),
-            keep_spliced,
-        );
-        let hangups = self.signals.hangups;
-        let mut told = (self.signals.terminate, self.signals.interrupt);
-        tokio::select! {
-            signal = told_to_stop(&mut told, shared, &self.attached, &ready) => signal,
-            ended = proxy::run(shared.clone(), entrances, holds, adopted, self.workers) => {
-                Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("the proxy ended")))
-            }
-            () = admin::serve(self.listeners, &self.admin_hosts, self.admin) => {
-                Err(anyhow::anyhow!("the admin interface ended"))
-            }
-            ended = marks::serve(&mut self.control_socket, self.desk) => failed(ended, "the control socket"),
-            ended = splicing => failed(ended, "the kernel's calls"),
-            ended = shortcuts::tend(self.attached.clone(), self.available.clone(), keep_shortcut) => {
-                Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("tending the shortcut ended")))
-            }
-            () = self.owner.run() => Err(anyhow::anyhow!("checking backends ended")),
-            ended = edge::tend(self.edge, self.choice) => failed(ended, "looking after the edge"),
-            ended = named => failed(ended, "serving containers"),
-            ended = proxy::tell_denials(denials, metrics) => failed(ended, "the kernel's denials"),
-            ended = callers => failed(ended, "serving namespaces"),
-            never = incoming::tend(self.attached.clone()) => match never {},
-            never = service_manager::tend(shared) => match never {},
-            () = self.containers.run(shared.policy.clone(), self.pods) => {
-                Err(anyhow::anyhow!("asking for containers ended"))
-            }
-            () = self.names.run(self.dial_names, self.wanted_names) => {
-                Err(anyhow::anyhow!("following names ended"))
-            }
-            () = self.control.run(hangups) => Err(anyhow::anyhow!("reloading ended")),
-        }
-    }
 }
 
-/// The error of a task that should have run for ever.
-fn failed<T>(ended: std::io::Result<T>, task: &str) -> anyhow::Result<&'static str> {
-    Err(ended
-        .err()
-        .map_or_else(|| anyhow::anyhow!("{task} ended"), Into::into))
-}
-
-/// Waits for a signal, and ends what has to end before any flow's task is dropped.
-async fn told_to_stop(
-    (terminate, interrupt): &mut (Signal, Signal),
-    shared: &ProxyContext,
-    attached: &SharedDataplane,
-    ready: &AtomicBool,
-) -> anyhow::Result<&'static str> {
-    let signal = tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
-    };
-    service_manager::stopping();
-    if let Some(keeper) = shared.keeper.get() {
-        keeper.leave();
-    }
-    // Whoever is closed now connects again, past the agent.
-    ready.store(false, Relaxed);
-    stop(attached)?;
-    shared.tap.finish();
-    let settled = async {
-        if let Some(keeper) = shared.keeper.get() {
-            keeper.settle().await;
-        }
-    };
-    tokio::join!(proxy::end_all(&shared.flows, LAST_WORDS), settled);
-    Ok(signal)
+/// Does something with what is attached. Nothing is, once the agent has been told to stop.
+fn with(
+    dataplane: &SharedDataplane,
+    body: impl FnOnce(&mut Dataplane) -> Result<(), AttachError>,
+) -> anyhow::Result<()> {
+    let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
+    let dataplane = dataplane.as_mut().context("the agent stops")?;
+    Ok(body(dataplane)?)
 }
 
 /// Starts to read tapped flows, if a rule taps from the beginning, and running connections, if `adopts`.

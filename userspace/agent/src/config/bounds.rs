@@ -62,6 +62,13 @@ pub const DEFAULT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) const HANDSHAKE_TIMEOUTS: [Duration; 2] =
     [Duration::from_secs(1), Duration::from_secs(600)];
 
+/// The time that an agent keeps its flows after another one has taken over, unless the file says otherwise: what is asked
+/// of databases is answered long before.
+pub const DEFAULT_DRAIN: Duration = Duration::from_secs(300);
+
+/// Bounds of `drain`: below, nothing would be answered any more; above, two agents would run for good.
+pub(super) const DRAINS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
+
 /// Values of `fail`.
 pub(super) const FAILS: [(&str, Fail); 2] = [
     (Fail::Open.as_str(), Fail::Open),

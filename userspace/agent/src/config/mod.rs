@@ -111,6 +111,8 @@ pub struct Config {
     pub cgroup_share: f64,
     /// The time that a client has to log in, where a rule asks for the session.
     pub handshake_timeout: Duration,
+    /// The time that the agent keeps its flows after another one has taken over.
+    pub drain: Duration,
     /// Connections that are forwarded at the edge at the same time.
     pub max_forwarded: u32,
     /// The format of the log.

@@ -16,9 +16,9 @@ use steps::pipelines::Pipelines;
 use toml::Spanned;
 
 use super::bounds::{
-    DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_HANDSHAKE_TIMEOUT, DEFAULT_HELD_OUT,
-    DEFAULT_MAX_FLOWS, DEFAULT_SHARE, DEFAULT_TAP_CPU, FAILS, HANDSHAKE_TIMEOUTS, MAX_FLOWS,
-    MAX_WORKERS, SPLICES,
+    DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_DRAIN, DEFAULT_HANDSHAKE_TIMEOUT,
+    DEFAULT_HELD_OUT, DEFAULT_MAX_FLOWS, DEFAULT_SHARE, DEFAULT_TAP_CPU, DRAINS, FAILS,
+    HANDSHAKE_TIMEOUTS, MAX_FLOWS, MAX_WORKERS, SPLICES,
 };
 use super::{
     Config, admin, backends, clusters, containers,
@@ -66,6 +66,7 @@ pub(super) fn config(mut raw: RawConfig) -> Result<Config, Flaw> {
         user_share,
         cgroup_share,
         handshake_timeout,
+        drain,
         max_forwarded,
         max_namespaces,
         workers,
@@ -122,6 +123,13 @@ pub(super) fn config(mut raw: RawConfig) -> Result<Config, Flaw> {
                 within("agent.handshake_timeout", &text, least, most)?
             }
             None => DEFAULT_HANDSHAKE_TIMEOUT,
+        },
+        drain: match drain {
+            Some(text) => {
+                let [least, most] = DRAINS;
+                within("agent.drain", &text, least, most)?
+            }
+            None => DEFAULT_DRAIN,
         },
         max_forwarded: match max_forwarded {
             Some(n) => whole("agent.max_forwarded", &n, edge::MAX_CONNECTIONS as usize)? as u32,

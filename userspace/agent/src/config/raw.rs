@@ -159,6 +159,14 @@ pub(super) struct RawAgent {
         extend("x-min" = "1s", "x-max" = "10m", "default" = "30s")
     )]
     pub handshake_timeout: Option<Spanned<String>>,
+    /// Time that this agent keeps the flows that it carries after another one has taken over (`underpass upgrade`). Flows that
+    /// are left then are closed.
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = DURATION),
+        extend("x-min" = "1s", "x-max" = "60m", "default" = "5m")
+    )]
+    pub drain: Option<Spanned<String>>,
     /// Connections that `[[xdp]]` forwards at the same time.
     #[schemars(
         with = "Option<i64>",

@@ -66,6 +66,7 @@ pub fn start(
     dial: Dial,
     channels: &Channels,
     metrics: FleetMetrics,
+    until: Until,
 ) -> std::io::Result<()> {
     metrics.begin();
     let told = metrics.clone();
@@ -110,11 +111,23 @@ pub fn start(
         .build()?;
     let follow = move || {
         runtime.block_on(async {
-            tokio::join!(following, keeping);
+            let following = async { tokio::join!(following, keeping) };
+            tokio::select! {
+                _ = following => {}
+                () = over(until) => {}
+            }
         });
     };
     thread::Builder::new().name("fleet".into()).spawn(follow)?;
     Ok(())
+}
+
+/// Ends when its sender is dropped: another agent speaks for this host from then on.
+pub type Until = watch::Receiver<()>;
+
+/// Waits for that.
+async fn over(mut until: Until) {
+    while until.changed().await.is_ok() {}
 }
 
 /// The version of what was in force last.

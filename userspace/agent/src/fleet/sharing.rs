@@ -185,6 +185,7 @@ pub fn start(
     dial: Dial,
     mut pipelines: watch::Receiver<Arc<Pipelines>>,
     metrics: SharingMetrics,
+    until: super::Until,
 ) -> io::Result<()> {
     let limits_of =
         |pipelines: &Pipelines| -> Vec<Arc<Limit>> { pipelines.limits().cloned().collect() };
@@ -208,7 +209,11 @@ pub fn start(
         .build()?;
     let share = move || {
         runtime.block_on(async {
-            tokio::join!(sharer.run(), follow);
+            let sharing = async { tokio::join!(sharer.run(), follow) };
+            tokio::select! {
+                _ = sharing => {}
+                () = super::over(until) => {}
+            }
         });
     };
     thread::Builder::new().name("limits".into()).spawn(share)?;

@@ -28,6 +28,8 @@ use serde::Serialize;
 pub use server::{Asked, Desk, MarkReader, Set, serve};
 use tokio::time::Instant;
 
+use crate::upgrade::Message;
+
 /// Marks at the same time. Each is a rule that every `connect()` is held against, and a line that
 /// somebody has to remember.
 pub const MAX_MARKS: usize = 64;
@@ -96,6 +98,20 @@ impl Mark {
             until_unix_ms: self.lasts.map(|lasts| unix_ms(self.since + lasts)),
             flows_changed: self.changed.load(Relaxed),
         }
+    }
+}
+
+impl MarkView {
+    /// Returns what an agent is told that takes over. None: it is for running flows only.
+    pub fn told(&self, now: SystemTime) -> Option<Message> {
+        let now = now.duration_since(SystemTime::UNIX_EPOCH);
+        let now = now.unwrap_or_default().as_millis() as u64;
+        let left = |until: u64| until.saturating_sub(now).div_ceil(1000).max(1);
+        self.later.then(|| Message::Mark {
+            target: self.selector.clone(),
+            action: self.action.into(),
+            lasts_s: self.until_unix_ms.map(left),
+        })
     }
 }
 

@@ -37,5 +37,6 @@ mod service_manager;
 mod shadow;
 mod sharing;
 mod topologies;
+mod upgrade;
 mod windows;
 mod wrong_values;

@@ -21,6 +21,7 @@ use super::{AttachError, program, refused};
 use crate::{
     answers::Answers,
     backends::{self, BackendTables, Probe, Severed},
+    before::Before,
     compile::{CompileError, Compiled, compile},
     denials::KernelDenials,
     gateway::Gateway,
@@ -64,6 +65,7 @@ pub(super) struct Loaded {
     pub causes: PerCpuArray<MapData, u64>,
     pub names: Names,
     pub links: Vec<PinnedLink>,
+    pub connect_links: Vec<PinnedLink>,
     pub name_hooks: Vec<FdLink>,
     pub listeners: Listeners,
     pub holds: Holds,
@@ -80,20 +82,26 @@ pub(super) fn load(
     max_namespaces: usize,
     pins: &Pins,
     cgroup: &File,
+    before: Option<&Before>,
 ) -> Result<Loaded, AttachError> {
     let compiled = compile_here(policy)?;
     let mut ebpf = load::load_after(pins)?;
     let tap = Tap::take(&mut ebpf)?;
     let adopter = Adopter::take(&mut ebpf)?;
     let maps = Maps::take(&mut ebpf)?;
-    let mark = Mark::random().map_err(AttachError::Sockets)?;
+    let mark = match before {
+        // Both agents' dials pass both agents' hooks.
+        Some(before) => Mark(before.mark),
+        None => Mark::random().map_err(AttachError::Sockets)?,
+    };
     let shortcut = Shortcut::take(&mut ebpf, Some(mark))?;
     let filter = hold_filter(&mut ebpf)?;
     let opened = Opened::open(&filter, Some(mark)).map_err(AttachError::Sockets)?;
     if let Some(error) = opened.lacks_v6() {
         tracing::warn!(%error, "no IPv6 loopback: IPv6 flows follow their rule's `fail`");
     }
-    let settings = settings(mark, max_namespaces > 0, cgroup).map_err(AttachError::Sockets)?;
+    let mut settings = settings(mark, max_namespaces > 0, cgroup).map_err(AttachError::Sockets)?;
+    settings.before_tgid = before.map_or(0, |before| before.pid);
     let own = opened.to_abi().map_err(AttachError::Sockets)?;
     let netns_agents = NetnsAgents::new(filter, maps.netns_agents, own, max_namespaces);
     let netns_agents = Arc::new(netns_agents.map_err(AttachError::Sockets)?);
@@ -135,6 +143,7 @@ pub(super) fn load(
         causes,
         names,
         links: Vec::new(),
+        connect_links: Vec::new(),
         name_hooks: Vec::new(),
         listeners,
         holds,
@@ -172,6 +181,6 @@ fn settings(mark: Mark, serves_others: bool, cgroup: &File) -> io::Result<abi::A
         tgid: if serves_others { std::process::id() } else { 0 },
         unmetered: 0,
         full_quotas: 0,
-        pad: 0,
+        before_tgid: 0,
     })
 }

@@ -2,14 +2,10 @@
 
 use std::{
     fs, io,
-    os::fd::OwnedFd,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
-};
 use tokio::time;
 
 use super::protocol::{Link, Message};
@@ -23,9 +19,6 @@ const DEATH_SEEN: Duration = Duration::from_secs(1);
 
 /// The time limit for a keeper to end. Closing flows takes milliseconds.
 const END_PATIENCE: Duration = Duration::from_secs(5);
-
-/// The most agents and commands that wait at a keeper's socket.
-const BACKLOG: i32 = 16;
 
 /// The version that must be equal for an agent to take a keeper's flows. It covers the protocol
 /// between the two, and the kernel's interface to both.
@@ -63,29 +56,6 @@ fn prefix(control: &Path) -> String {
     format!("{}.keep-", name.to_string_lossy())
 }
 
-/// Makes a keeper's socket, which only root can open.
-pub(super) fn bind_at(path: &Path) -> io::Result<OwnedFd> {
-    use nix::sys::stat::{Mode, umask};
-    let socket = seqpacket()?;
-    // The socket gets its name only once it listens: a socket that does not is taken for a dead
-    // keeper's.
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let aside = path.with_file_name(format!(".{name}"));
-    let before = umask(Mode::S_IXUSR | Mode::S_IRWXG | Mode::S_IRWXO);
-    let bound = bind(&socket, &SocketAddrUnix::new(&aside)?);
-    umask(before);
-    bound?;
-    listen(&socket, BACKLOG)?;
-    fs::rename(&aside, path)?;
-    Ok(socket)
-}
-
-fn seqpacket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let made = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-    Ok(made?)
-}
-
 /// Connects to every keeper there is. Each connection is made when it is asked for, because a
 /// keeper does not wait long for the first message. Sockets of dead keepers are removed. Must run
 /// within a runtime.
@@ -100,11 +70,7 @@ pub(super) fn links(control: &Path) -> impl Iterator<Item = Link> {
 }
 
 fn link(path: &Path) -> Option<Link> {
-    let linked = seqpacket().and_then(|socket| {
-        connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Link::new(socket)
-    });
-    match linked {
+    match Link::to(path) {
         Ok(link) => Some(link),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             // The next search looks again.

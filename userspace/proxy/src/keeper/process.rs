@@ -32,7 +32,7 @@ use super::{
     shortcuts::Shortcuts,
     snapshot::FlowSnapshot,
 };
-use crate::CarriedOn;
+use crate::{CarriedOn, link};
 
 /// The most engines whose flows are held, one for each agent that has ended and left some. Each has
 /// hooks on the cgroup, of which the kernel allows 64. A flow of a further engine ends with its
@@ -124,7 +124,7 @@ pub fn run(control: &Path) -> anyhow::Result<ExitCode> {
         .build()?;
     let kept = runtime.block_on(async {
         let listener =
-            find::bind_at(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
+            link::bind_at(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
         let listener = UnixListener::from_std(listener.into())?;
         let (changed, changes) = mpsc::channel(CHANGES);
         let keeping = Keeping {

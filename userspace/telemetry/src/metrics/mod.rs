@@ -4,6 +4,7 @@
 mod decisions;
 mod flows;
 mod splice;
+mod upgrade;
 
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ pub use self::{
     decisions::{MARKED_RESULTS, MarkMetrics, SessionMetrics},
     flows::{BusyPollMetrics, FlowMetrics, IntakeMetrics, SendMetrics, TlsMetrics},
     splice::{KeeperMetrics, SPLICE_OFF, SpliceMetrics},
+    upgrade::UpgradeMetrics,
 };
 use crate::{denials::Denials, registered::counters};
 
@@ -40,6 +42,8 @@ pub struct Metrics {
     pub splice: SpliceMetrics,
     /// Flows that outlive the agent.
     pub keeper: KeeperMetrics,
+    /// Agents that take over from one another.
+    pub upgrade: UpgradeMetrics,
     /// Decisions by session.
     pub sessions: SessionMetrics,
     /// Marks and triggers.
@@ -65,6 +69,7 @@ impl Metrics {
             tls: TlsMetrics::register(registry)?,
             splice: SpliceMetrics::register(registry)?,
             keeper: KeeperMetrics::register(registry)?,
+            upgrade: UpgradeMetrics::register(registry)?,
             sessions: SessionMetrics::register(registry)?,
             marks: MarkMetrics::register(registry)?,
             denials: Arc::new(Denials::register(registry)?),

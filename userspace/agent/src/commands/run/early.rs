@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use anyhow::Context as _;
 use dataplane::{
-    Answers, Attached, Calls, Dataplane, Holds, IncomingListener, KernelDenials, Legs,
+    Answers, Attached, Before, Calls, Dataplane, Holds, IncomingListener, KernelDenials, Legs,
     MAX_NAMESPACES, NetnsAgents, NewNetnsListeners, Options, Remembered, ServeRequests, Splicer,
     backends::{Probe, Severed},
     host,
@@ -37,6 +37,7 @@ use crate::{
     remembered::RememberedGauge,
     shortcuts::ShortcutCounters,
     socket_file::{Door, SocketFile},
+    upgrade::{Given, Listener, Offered},
 };
 
 /// Signals and sockets, from before anything is attached: so that a signal is never one that kills, and a port
@@ -54,15 +55,28 @@ pub(super) struct Signals {
 }
 
 impl Doors {
-    pub(super) async fn open(config: &Config) -> anyhow::Result<Self> {
+    /// `given`: sockets of the agent that runs.
+    pub(super) async fn open(config: &Config, given: &mut Given) -> anyhow::Result<Self> {
         Ok(Self {
             signals: Signals {
                 terminate: signal(SignalKind::terminate())?,
                 interrupt: signal(SignalKind::interrupt())?,
                 hangups: signal(SignalKind::hangup())?,
             },
-            admin: admin::Listeners::bind(config).await?,
-            control: SocketFile::bind(Door::Control, &config.control)?,
+            admin: admin::Listeners::bind(config, given).await?,
+            control: given.socket(Door::Control, &config.control)?,
+        })
+    }
+
+    /// The sockets, for an agent that takes over.
+    pub(super) fn offered(&self) -> std::io::Result<Offered> {
+        let control = self.control.path().to_owned();
+        let control = (Listener::Control(control), self.control.descriptor()?);
+        let mut listeners = self.admin.descriptors()?;
+        listeners.push(control);
+        Ok(Offered {
+            listeners,
+            files: vec![self.admin.is_given(), self.control.is_given()],
         })
     }
 }
@@ -203,8 +217,14 @@ pub(super) struct Attachment {
     pub(super) give_listener: mpsc::UnboundedSender<IncomingListener>,
 }
 
-/// Attaches to the kernel, and then to the interfaces.
-pub(super) fn attach(config: &Config, early: &mut Early) -> anyhow::Result<Attachment> {
+/// Attaches to the kernel, and then to the interfaces. `before`: the agent that runs, which has the interfaces, and new
+/// connections.
+pub(super) fn attach(
+    config: &Config,
+    early: &mut Early,
+    before: Option<Before>,
+) -> anyhow::Result<Attachment> {
+    let is_first = before.is_none();
     let Attached {
         dataplane,
         listeners,
@@ -218,7 +238,8 @@ pub(super) fn attach(config: &Config, early: &mut Early) -> anyhow::Result<Attac
         splices,
         probe,
         severed,
-    } = Dataplane::attach(&early.options, &config.policy)?;
+        served,
+    } = Dataplane::attach_after(&early.options, &config.policy, before)?;
     let legs = dataplane.legs();
     *early
         .attached
@@ -230,11 +251,15 @@ pub(super) fn attach(config: &Config, early: &mut Early) -> anyhow::Result<Attac
     early.services.mirrors.dial_by(probe);
     early.services.collectors.dial_by(probe);
     // Beneath the pins, which are ours alone by now.
-    if let Err(error) = early.edge_control.apply(&config.xdp, &config.policy) {
+    if is_first && let Err(error) = early.edge_control.apply(&config.xdp, &config.policy) {
         stop(&early.attached)?;
         return Err(error);
     }
     let (settle, settled) = mpsc::channel(MAX_NAMESPACES);
+    // There is room for as many as there can be.
+    served
+        .into_iter()
+        .try_for_each(|served| settle.try_send(served))?;
     let (give_listener, given_listeners) = mpsc::unbounded_channel();
     let mut incoming_listeners = incoming_listeners.into_iter();
     incoming_listeners.try_for_each(|listener| give_listener.send(listener))?;

@@ -179,7 +179,7 @@ pub(super) fn said(host: &OtherHost<'_>, block: &str, folder: &str) -> String {
                 host.succeeds(&["underpass", "flows"]).contains("web")
             });
         }
-        if command.contains("--dry-run") {
+        if command.contains("run --dry-run") {
             eventually("its rule is met", || {
                 let listed = host.run(&["underpass", "check", FILE, "--live"]);
                 let listed = String::from_utf8(listed.stdout).unwrap();

@@ -1,0 +1,42 @@
+//! An agent takes over from one that runs, and that one drains: it takes no new connections, and keeps the flows that it has
+//! until they end, or for `drain`.
+//!
+//! - `protocol.rs`: what the two say to each other, by a socket beside the control socket.
+//! - `successor.rs`: the agent that runs, and what may come after it.
+//! - `predecessor.rs`: the agent that takes over, and what was before it.
+//! - `drain.rs`: the time between.
+//!
+//! ```text
+//! new                                        old
+//! ───                                        ───
+//! reads its file, connects        Hello ──▶  nobody else is taking over, nobody drains?
+//!                               ◀── Welcome  the lock, the listeners of control and admin sockets, the marks
+//! loads, opens listeners, attaches  Ready ▶  has it died? then all stays
+//!                                   ◀── Go
+//! has the connect hooks' links run its own programs: new connections are its own
+//!                                 Taken ──▶  gives up pins, policy, sockets
+//!                                ◀── Drains  flows that are left; again and again, until there are none
+//! ```
+//!
+//! **Invariant**: at each moment the connect hooks send connections to one agent, which is there. Whichever process dies, the
+//! other one has them: until `Taken` the old one, which takes them back; from then on the new one.
+
+mod drain;
+mod predecessor;
+mod protocol;
+mod successor;
+
+pub use self::{
+    drain::{DrainEnd, drain},
+    predecessor::{Draining, Given, Predecessor, tell_failure},
+    protocol::{Link, Listener, Message, State, socket_of},
+    successor::{Offered, Successor, Taken},
+};
+
+/// Kills this process at a step of a take-over, where a test wants it so.
+pub(crate) fn dies_at(step: &str) {
+    if test_hooks::get().dies_at.as_deref() == Some(step) {
+        tracing::warn!(step, "killed, for a test");
+        let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+    }
+}

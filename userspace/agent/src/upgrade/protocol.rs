@@ -1,0 +1,131 @@
+//! Messages between an agent that runs and one that takes over.
+//!
+//! Messages are JSON objects; fields that the other side does not know are passed over, so that either side may be the newer
+//! one.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+/// The format of the messages. Another one is another protocol, and refused.
+pub(super) const FORMAT: u32 = 1;
+
+/// A message.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Message {
+    /// To the agent that runs: another one wants to take over.
+    Hello {
+        /// See [`FORMAT`].
+        format: u32,
+        /// Version of the agent that takes over.
+        version: String,
+        /// Process of the agent that takes over.
+        pid: u32,
+    },
+    /// To the other one: the terms. Descriptors: the lock on the pins, and each listener.
+    Welcome(Welcome),
+    /// To the other one, behind that: a mark that holds.
+    Mark {
+        /// The flows that it is for, as `mark` reads them.
+        target: String,
+        /// The action that they get.
+        action: String,
+        /// The seconds that are left of its time. None: until it is taken back.
+        lasts_s: Option<u64>,
+    },
+    /// To the other one: it cannot be.
+    Refused {
+        /// The reason, and what to do.
+        why: String,
+    },
+    /// To the agent that runs: everything is there, but for the connect hooks.
+    Ready,
+    /// To the other one: the connect hooks are its own to take.
+    Go,
+    /// To the agent that runs: new connections are the other one's.
+    Taken,
+    /// To the other one: the flows that are left. The first one says that nothing else is.
+    Drains {
+        /// Flows.
+        flows: usize,
+    },
+    /// To the agent that runs: the other one cannot take over.
+    Failed {
+        /// The reason.
+        why: String,
+    },
+    /// To the agent that drains: end now, with the flows that are left.
+    End,
+    /// To the agent that runs: describe yourself.
+    Ask,
+    /// The answer.
+    State(State),
+}
+
+/// The terms on which another agent takes over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The version of the agent that runs.
+    pub version: String,
+    /// Process id of that agent.
+    pub pid: u32,
+    /// The mark of its own sockets, which both have from now on.
+    pub mark: u32,
+    /// A process in each network namespace that it serves beside its own.
+    pub namespaces: Vec<u32>,
+    /// The cgroup that it is attached to.
+    pub cgroup: PathBuf,
+    /// The folder of its pins.
+    pub pins: PathBuf,
+    /// Listeners of that agent, in the order of their descriptors, which come behind the lock.
+    pub listeners: Vec<Listener>,
+    /// The number of marks that follow.
+    pub marks: usize,
+}
+
+/// A listener of control or admin sockets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Listener {
+    /// The control socket.
+    Control(PathBuf),
+    /// The admin socket.
+    Admin(PathBuf),
+    /// `agent.admin`.
+    Tcp(SocketAddr),
+    /// `agent.metrics`.
+    Metrics(SocketAddr),
+}
+
+/// An agent's description of itself.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct State {
+    /// Version of that agent.
+    pub version: String,
+    /// Process id of that agent.
+    pub pid: u32,
+    /// Flows of that agent, by path.
+    pub flows: BTreeMap<String, usize>,
+    /// The seconds for which it would drain.
+    pub drain_s: u64,
+    /// The process of the agent before that still drains, with its flows.
+    pub before: Option<(u32, usize)>,
+    /// Why the last agent that was to take over could not.
+    pub failed: Option<String>,
+}
+
+/// An end of a connection between the two.
+pub type Link = proxy::link::Link<Message>;
+
+/// The socket beside a control socket at which an agent waits for others.
+pub fn socket_of(control: &Path) -> PathBuf {
+    let mut name = OsString::from(control);
+    name.push(".upgrade");
+    name.into()
+}
