@@ -89,6 +89,12 @@ const SOAKS: &[Soak] = &[
         round: None,
     },
     Soak {
+        program: "host",
+        tests: &["sharing::agents::agents_hold_a_tenants_rate_together"],
+        load: ("UNDERPASS_SHARING_AGENTS", "20"),
+        round: None,
+    },
+    Soak {
         program: "drivers",
         tests: &["differential::answers_are_those_without_the_agent"],
         load: ("UNDERPASS_STATEMENTS", "20000"),

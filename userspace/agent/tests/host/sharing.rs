@@ -1,6 +1,8 @@
 //! A rate that twenty hosts share by a real etcd, which goes away and comes back while some of them die. Each host is what an agent
 //! has: the step `throttle` in an editor of its own, and a [`Sharer`].
 
+mod agents;
+
 use std::{
     sync::{
         Arc,
