@@ -1,4 +1,4 @@
-//! `fuzz`: runs the fuzz targets of `cql` and of `cql-edit`.
+//! `fuzz`: runs the fuzz targets of `cql`, `cql-edit` and `capture`.
 //!
 //! They are laid out as cargo-fuzz wants it, and `cargo fuzz run --sanitizer none` runs them, too.
 //! On a stable compiler little of what it does is needed, and is done here: compiling with
@@ -19,17 +19,19 @@ use crate::{
 };
 
 /// The targets: a file each in `fuzz/fuzz_targets` of a crate in `userspace`.
-const TARGETS: [Target; 6] = [
+const TARGETS: [Target; 8] = [
     Target::new("frame", "cql"),
     Target::new("segment", "cql"),
     Target::new("body", "cql"),
     Target::new("handshake", "cql"),
     Target::new("statement", "cql"),
     Target::new("edit", "cql-edit"),
+    Target::new("capture", "capture"),
+    Target::new("request", "capture"),
 ];
 
 /// The crates that have targets.
-const CRATES: [&str; 2] = ["cql", "cql-edit"];
+const CRATES: [&str; 3] = ["cql", "cql-edit", "capture"];
 
 /// A fuzz target.
 #[derive(Clone, Copy)]

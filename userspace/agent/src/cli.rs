@@ -144,6 +144,11 @@ pub enum Command {
     Top(Box<commands::top::TopArgs>),
     /// Show statements as they pass, without their values: who asks what, how long it took, how many rows came, which errors
     Tail(Box<commands::tail::TailArgs>),
+    /// Capture the requests of a flow, or of a rule's flows, into a file: statements, what was asked of them, outcome, rows and
+    /// latency. Literals and values are replaced by others of their types and lengths, unless --with-values is given
+    Capture(Box<commands::capture::CaptureArgs>),
+    /// Ask another database the requests of a capture, in the application's own rhythm, and compare what comes of it
+    Replay(Box<commands::replay::ReplayArgs>),
     /// Override the rules for some flows: for running ones, where they can be changed, and for new connections
     /// while the mark is active. Changed flows stay changed when the mark ends
     Mark(MarkArgs),
@@ -429,6 +434,8 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => commands::explain::run(&args),
         Command::Top(args) => commands::top::run(&args),
         Command::Tail(args) => commands::tail::run(&args),
+        Command::Capture(args) => commands::capture::run(&args),
+        Command::Replay(args) => commands::replay::run(&args),
         Command::Names { json, admin } => admin
             .find()
             .and_then(|admin| commands::names::run(json, &admin)),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use cassandra_protocol::{
-    frame::{Opcode, Version, message_response::ResponseBody},
+    frame::{Opcode, Version, message_response::ResponseBody, message_result::ColType},
     types::rows::Row,
 };
 
@@ -27,6 +27,27 @@ pub struct Prepared {
     pub id: Box<[u8]>,
     /// The id of its result's metadata, which version 5 wants with each EXECUTE.
     pub metadata_id: Option<Box<[u8]>>,
+    /// The types of its values, in order.
+    pub types: Box<[ColType]>,
+}
+
+/// The outcome of a request, in short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// So many rows.
+    Rows {
+        /// How many.
+        rows: u32,
+        /// Whether there are pages behind them.
+        more_pages: bool,
+    },
+    /// Done, without rows.
+    Done,
+    /// An ERROR.
+    Error {
+        /// The code (`native_protocol_v5.spec` §9).
+        code: i32,
+    },
 }
 
 /// The rows of an answer.
@@ -70,6 +91,26 @@ impl Answer {
         }
     }
 
+    /// The outcome of a QUERY, EXECUTE or BATCH. Reads no row.
+    ///
+    /// # Errors
+    /// The answer is none to such a request, or malformed.
+    pub fn outcome(&self) -> Result<Outcome, NoAnswer> {
+        match self.opcode {
+            Opcode::Error => {
+                let error = scan::error(&self.body);
+                let code = error.map(|(code, _)| code);
+                code.map(|code| Outcome::Error { code })
+                    .ok_or(NoAnswer::Unreadable)
+            }
+            Opcode::Result => match scan::counted(&self.body).ok_or(NoAnswer::Unreadable)? {
+                Some((rows, more_pages)) => Ok(Outcome::Rows { rows, more_pages }),
+                None => Ok(Outcome::Done),
+            },
+            other => Err(NoAnswer::Unexpected(other.into())),
+        }
+    }
+
     /// The rows of the RESULT of a query.
     ///
     /// # Errors
@@ -94,6 +135,12 @@ impl Answer {
         Ok(Prepared {
             id: id.into(),
             metadata_id: metadata_id.map(Into::into),
+            types: prepared
+                .metadata
+                .col_specs
+                .iter()
+                .map(|column| column.col_type.id)
+                .collect(),
         })
     }
 

@@ -35,10 +35,16 @@ mod probe;
 mod request;
 mod scan;
 
-pub use answer::{Answer, Prepared, Rows};
+pub use answer::{Answer, Outcome, Prepared, Rows};
 pub use cassandra_protocol::{
-    frame::Version,
-    types::{AsRustType, ByName, list::List, rows::Row},
+    consistency::Consistency,
+    frame::{
+        Version,
+        message_batch::{BatchQuery, BatchQuerySubj, BatchType, BodyReqBatch},
+        message_result::ColType,
+    },
+    query::{QueryParams, QueryValues},
+    types::{AsRustType, ByName, CBytesShort, list::List, rows::Row, value::Value},
 };
 pub use client::Client;
 pub use conversation::{Conversation, MAX_ANSWER_BYTES};

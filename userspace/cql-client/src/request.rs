@@ -7,8 +7,9 @@ use cassandra_protocol::{
     consistency::Consistency,
     frame::{
         Direction, Envelope, Flags, Opcode, Serialize, Version,
-        message_auth_response::BodyReqAuthResponse, message_execute::BodyReqExecute,
-        message_prepare::BodyReqPrepare, message_query::BodyReqQuery,
+        message_auth_response::BodyReqAuthResponse, message_batch::BodyReqBatch,
+        message_execute::BodyReqExecute, message_prepare::BodyReqPrepare,
+        message_query::BodyReqQuery,
     },
     query::{QueryParams, QueryValues},
     types::{CBytes, CBytesShort, serialize_str, value::Value},
@@ -35,6 +36,12 @@ pub enum Request<'r> {
     Register(&'r [&'r str]),
     /// EXECUTE of a prepared statement with these values, in their encoded form, at consistency ONE.
     Execute(&'r Prepared, &'r [Option<&'r [u8]>]),
+    /// QUERY of a statement with these parameters.
+    QueryWith(&'r str, &'r QueryParams),
+    /// EXECUTE of a prepared statement with these parameters.
+    ExecuteWith(&'r Prepared, &'r QueryParams),
+    /// BATCH.
+    Batch(&'r BodyReqBatch),
 }
 
 impl Request<'_> {
@@ -47,7 +54,9 @@ impl Request<'_> {
             Self::Query(_) => Opcode::Query,
             Self::Prepare(_) => Opcode::Prepare,
             Self::Register(_) => Opcode::Register,
-            Self::Execute(..) => Opcode::Execute,
+            Self::QueryWith(..) => Opcode::Query,
+            Self::Execute(..) | Self::ExecuteWith(..) => Opcode::Execute,
+            Self::Batch(_) => Opcode::Batch,
         }
     }
 
@@ -96,15 +105,25 @@ impl Request<'_> {
                 let value =
                     |value: &Option<&[u8]>| value.map_or(Value::Null, |v| Value::Some(v.to_vec()));
                 let values = values.iter().map(value).collect();
-                let id = CBytesShort::new(prepared.id.to_vec());
-                let metadata_id = prepared.metadata_id.as_ref();
-                let metadata_id = metadata_id.map(|id| CBytesShort::new(id.to_vec()));
                 let parameters = at_one(Some(QueryValues::SimpleValues(values)));
-                BodyReqExecute::new(&id, metadata_id.as_ref(), &parameters)
-                    .serialize_to_vec(version)
+                execute(prepared, &parameters, version)
             }
+            Self::QueryWith(text, parameters) => BodyReqQuery {
+                query: text.to_owned(),
+                query_params: parameters.clone(),
+            }
+            .serialize_to_vec(version),
+            Self::ExecuteWith(prepared, parameters) => execute(prepared, parameters, version),
+            Self::Batch(batch) => batch.serialize_to_vec(version),
         }
     }
+}
+
+fn execute(prepared: &Prepared, parameters: &QueryParams, version: Version) -> Vec<u8> {
+    let id = CBytesShort::new(prepared.id.to_vec());
+    let metadata_id = prepared.metadata_id.as_ref();
+    let metadata_id = metadata_id.map(|id| CBytesShort::new(id.to_vec()));
+    BodyReqExecute::new(&id, metadata_id.as_ref(), parameters).serialize_to_vec(version)
 }
 
 fn at_one(values: Option<QueryValues>) -> QueryParams {
@@ -200,6 +219,7 @@ mod tests {
         let mut prepared = Prepared {
             id: (*b"id").into(),
             metadata_id: None,
+            types: Box::default(),
         };
         let values: &[Option<&[u8]>] = &[Some(b"x"), None];
         let frame = Request::Execute(&prepared, values).frame(Version::V4, 0);

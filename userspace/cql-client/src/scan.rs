@@ -49,6 +49,19 @@ pub(crate) fn is_supported(body: &[u8]) -> bool {
     supported(Walk(body)).is_some()
 }
 
+/// How many rows a RESULT has, and whether there are pages behind them; reads none of them. `Some(None)`: it is of another
+/// kind. `None`: malformed.
+pub(crate) fn counted(body: &[u8]) -> Option<Option<(u32, bool)>> {
+    let mut at = Walk(body);
+    if at.int()? != ROWS {
+        return Some(None);
+    }
+    let flags = Walk(at.0).int()?;
+    at.metadata()?;
+    let rows = u32::try_from(at.int()?).ok()?;
+    Some(Some((rows, flags & MORE_PAGES != 0)))
+}
+
 /// The code and the text of an ERROR. What stands behind them differs by code and version, and nobody here wants
 /// it. `None`: malformed.
 pub(crate) fn error(body: &[u8]) -> Option<(i32, &[u8])> {
@@ -243,6 +256,23 @@ mod tests {
         for end in 0..body.len() {
             assert!(!is_rows(&body[..end]), "{end} bytes");
         }
+    }
+
+    #[test]
+    fn rows_are_counted_without_being_read() {
+        let body = rows_of(&[0, 9], 7, &[]);
+        assert_eq!(counted(&body), Some(Some((7, false))));
+        for end in 0..body.len() {
+            assert!(
+                !matches!(counted(&body[..end]), Some(Some(_))),
+                "{end} bytes"
+            );
+        }
+        let paged = ints(&[ROWS, NO_METADATA | MORE_PAGES, 1, 1]);
+        let paged = [&paged[..], b"s", &ints(&[i32::MAX])].concat();
+        assert_eq!(counted(&paged), Some(Some((i32::MAX as u32, true))));
+        assert_eq!(counted(&ints(&[PREPARED])), Some(None));
+        assert_eq!(counted(&ints(&[ROWS, NO_METADATA, 1, -1])), None);
     }
 
     #[test]

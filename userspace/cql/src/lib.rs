@@ -56,11 +56,15 @@ pub mod wire;
 pub use extensions::{Extensions, MAX_SUPPORTED_BYTES, Offered, offered};
 pub use fact::Fact;
 pub use flow::answered::Answered;
-pub use flow::details::{Asked, Details, Introduction, MAX_TEXT_BYTES, Says, Words};
+pub use flow::details::{
+    Asked, Details, Introduction, MAX_TEXT_BYTES, MAX_WHOLE_BYTES, Says, WholeRequest, Words,
+};
 pub use flow::event::{Anomaly, Completed, ErrorCode, Frame, MAX_FRAME_BODY_BYTES, Sink};
 pub use flow::parameters::{Consistency, Parameters};
 pub use flow::pending::MAX_IN_FLIGHT;
-pub use flow::prepared::{MAX_PREPARED_ID_BYTES, MAX_PREPARED_STATEMENTS, PreparedStatements};
+pub use flow::prepared::{
+    MAX_PREPARED_ID_BYTES, MAX_PREPARED_STATEMENTS, MAX_PREPARED_TEXTS_BYTES, PreparedStatements,
+};
 pub use flow::values::{BoundValue, MAX_KEPT_VALUE_BYTES, MAX_KEPT_VALUES};
 pub use flow::{
     FlowDecoder, MAX_READ_BODY_BYTES, MAX_READ_COMPRESSED_BODY_BYTES, MAX_READ_ID_BYTES,

@@ -8,7 +8,7 @@ mod written;
 use cassandra_protocol::frame::Version;
 use cql::{
     BoundValue, Consistency, Details, ErrorCode, Fact, MAX_KEPT_VALUE_BYTES, MAX_KEPT_VALUES,
-    MAX_TEXT_BYTES, NoTraceContext, Says, TraceContext,
+    MAX_TEXT_BYTES, MAX_WHOLE_BYTES, NoTraceContext, Says, TraceContext,
 };
 
 use crate::support::*;
@@ -66,6 +66,44 @@ fn texts_are_for_who_wants_them() {
     assert_eq!(flow.ask(QUERY, &long).text(), None);
     flow.decoder.wants_texts(false);
     assert_eq!(flow.ask(QUERY, &body).text(), None);
+}
+
+#[test]
+fn requests_themselves_are_for_who_wants_them_as_far_as_there_is_room() {
+    let body = [&long_string("SELECT a FROM k.t")[..], &[0, 1, 0, 0, 0, 0]].concat();
+    for version in [4, 5] {
+        let mut flow = Flow::started(version);
+        assert_eq!(flow.ask(QUERY, &body).whole(), None);
+        flow.decoder.wants_whole(true);
+        let asked = flow.ask(QUERY, &body);
+        let whole = asked.whole().unwrap();
+        assert_eq!((&*whole.body, whole.header.version), (&*body, version));
+        // A log-in never is.
+        assert_eq!(flow.ask(0x0F, b"\0\0\0\x05\0u\0pw").whole(), None);
+        // One that is longer than what is read of it is not whole.
+        let long = [&long_string(&"x".repeat(80 << 10))[..], &[0, 1, 0]].concat();
+        assert_eq!(flow.ask(QUERY, &long).whole(), None);
+        // So many wait for their answers.
+        let large = [&long_string(&"x".repeat(60 << 10))[..], &[0; 6]].concat();
+        let fit = MAX_WHOLE_BYTES / large.len();
+        for stream in 0..fit + 2 {
+            flow.request(0, stream as i16, QUERY, &large);
+        }
+        let mut kept = || {
+            for stream in 0..fit + 2 {
+                flow.response(0, stream as i16, RESULT, &1_i32.to_be_bytes());
+            }
+            let told = flow.sink.told.drain(..);
+            told.filter(|(_, _, of)| of.asked.whole().is_some()).count()
+        };
+        assert_eq!(kept(), fit);
+        assert!(
+            flow.ask(QUERY, &large).whole().is_some(),
+            "there is room again"
+        );
+        flow.decoder.wants_whole(false);
+        assert_eq!(flow.ask(QUERY, &body).whole(), None);
+    }
 }
 
 /// Values of a statement, as they are sent: bytes, NULL (-1) and what is left as it is (-2).

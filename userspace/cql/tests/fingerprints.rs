@@ -107,6 +107,24 @@ fn what_is_executed_goes_by_the_text_that_was_prepared() {
 }
 
 #[test]
+fn texts_that_were_prepared_are_kept_whoever_asks_for_details() {
+    for version in [3, 4, 5] {
+        let shared = Arc::<PreparedStatements>::default();
+        assert_eq!(shared.text(ID), None);
+        let mut flow = Flow::<false>::started(version, &shared);
+        flow.asks(PREPARE, &prepare(version, UPDATE, None));
+        assert_eq!(shared.text(ID).as_deref(), Some(UPDATE));
+        // One that failed leaves nothing that a later one on its stream could take for its own.
+        let other = Arc::<PreparedStatements>::default();
+        let mut flow = Flow::<true>::started(version, &other);
+        flow.says(PREPARE, &prepare(version, UPDATE, None), ERROR, 0);
+        let long = format!("SELECT {} FROM t", "x".repeat(cql::MAX_TEXT_BYTES));
+        flow.asks(PREPARE, &prepare(version, &long, None));
+        assert_eq!((other.len(), other.text(ID)), (1, None));
+    }
+}
+
+#[test]
 fn a_batch_shows_each_of_its_statements_once_in_a_row() {
     for version in [3, 4, 5] {
         let mut flow = Flow::<true>::started(version, &Arc::default());

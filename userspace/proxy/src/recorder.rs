@@ -26,7 +26,7 @@ pub(super) struct Recorder {
     at_hand: Vec<(Arc<Statement>, Arc<Series>)>,
     /// The index of the entry that is replaced next.
     oldest: usize,
-    /// The rule's reporters, and those who watch. Details are only read for them.
+    /// The rule's reporters, and those who watch or capture. Details are only read for them.
     pub(super) followed: Option<Box<Followed>>,
     /// Whether the decoder has read details since it was told to forget them.
     has_details: bool,
@@ -46,16 +46,17 @@ impl Recorder {
         }
     }
 
-    /// Notes whether anybody watches the flow. To be called before bytes are read; while nobody does, it is one
-    /// relaxed load.
+    /// Notes whether anybody watches or captures the flow. To be called before bytes are read; while nobody does, it is two
+    /// relaxed loads.
     pub(super) fn look_for_watchers(&mut self, flow: &Arc<Flow>) {
         let services = &self.shared.services;
         let watched = services.tails.watched();
-        if self.followed.is_none() && watched != Watched::No {
+        let is_captured = services.captures.is_captured(flow);
+        if self.followed.is_none() && (watched != Watched::No || is_captured) {
             self.followed = Some(Box::new(Followed::by_watchers(flow, services)));
         }
         if let Some(followed) = &mut self.followed {
-            followed.note_watched(watched);
+            followed.note_watched(watched, is_captured);
             if followed.is_idle() {
                 self.followed = None;
             }

@@ -335,6 +335,8 @@ impl TappedFlows {
         };
         let counts = reading.tapped.counts();
         let before = std::mem::replace(&mut reading.counted, counts);
+        let captures = &self.shared.services.captures;
+        captures.note_gaps(&reading.flow, counts.gaps - before.gaps);
         let rule = reading.rule.as_str();
         let gaps = self.metrics.gaps.with_label_values(&[rule]);
         gaps.inc_by(counts.gaps - before.gaps);
@@ -414,7 +416,7 @@ impl Reading {
         let steps = steps.map(|steps| steps as &mut dyn Beside);
         recorder.look_for_watchers(&self.flow);
         let followed = recorder.followed.take();
-        // Copies have what the rule's steps need. Whoever watches gets no more.
+        // Copies have what the rule's steps need. Whoever watches or captures gets no more.
         let in_detail = followed.as_ref().is_some_and(|f| f.wants_requests());
         if recorder.reads_details(in_detail) {
             tapped.forget_details();
@@ -432,6 +434,7 @@ impl Reading {
                     followed.wants_contexts(),
                     followed.wants_values(),
                 );
+                tapped.wants_whole(followed.wants_whole());
                 let mut detail = InDetail { recorder, followed };
                 tapped.packet(direction, packet, &mut detail, steps);
                 let mut followed = detail.followed;

@@ -1,4 +1,4 @@
-//! A flow that reporters follow, or somebody watches.
+//! A flow that reporters follow, somebody watches, or somebody captures.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -6,15 +6,18 @@ use cql::{Completed, Details, Frame, StreamId};
 use flow::Flow;
 
 use super::{
-    Following, Refusal, Reporters, Services, Whose,
-    tail::{Tails, Watched, What},
+    Following, Refusal, Reporters, Services, What, Whose,
+    capture::Captures,
+    tail::{Tails, Watched},
 };
 
-/// The reporters of one flow, and what they want to see; and whether somebody watches it.
+/// The reporters of one flow, and what they want to see; and whether somebody watches or captures it.
 pub struct Followed {
     whose: Arc<Whose>,
     tails: Arc<Tails>,
     watched: Watched,
+    captures: Arc<Captures>,
+    is_captured: bool,
     /// The requests that are answered in the database's place, by stream: 65,536 at most.
     refusals: HashMap<StreamId, Refusal>,
     wants_requests: bool,
@@ -41,6 +44,8 @@ impl Followed {
             whose,
             tails: services.tails.clone(),
             watched: Watched::No,
+            captures: services.captures.clone(),
+            is_captured: false,
             refusals: HashMap::new(),
             wants_requests: reporters.iter().any(|reporter| reporter.wants_requests()),
             wants_frames: reporters.iter().any(|reporter| reporter.wants_frames()),
@@ -50,14 +55,15 @@ impl Followed {
         }
     }
 
-    /// Begins to tell watchers of a flow that no reporter follows.
+    /// Begins to tell those who watch or capture a flow that no reporter follows.
     pub fn by_watchers(flow: &Arc<Flow>, services: &Arc<Services>) -> Self {
         Self::by(&Reporters::from([]), flow, services)
     }
 
-    /// Notes whether anybody watches. To be called before bytes are read.
-    pub fn note_watched(&mut self, watched: Watched) {
+    /// Notes whether anybody watches, and whether anybody captures the flow. To be called before bytes are read.
+    pub fn note_watched(&mut self, watched: Watched, is_captured: bool) {
         self.watched = watched;
+        self.is_captured = is_captured;
         if !self.wants_details() {
             // Nothing takes them out any more.
             self.refusals.clear();
@@ -66,15 +72,31 @@ impl Followed {
 
     /// Whether nobody is told anything.
     pub fn is_idle(&self) -> bool {
-        self.by.is_empty() && self.watched == Watched::No
+        self.by.is_empty() && !self.is_looked_at()
     }
 
-    /// Tells those who watch of a request of which no details are known.
-    pub fn completed_without_details(&self, completed: &Completed<'_>) {
+    /// Whether anybody watches, or captures the flow.
+    fn is_looked_at(&self) -> bool {
+        self.watched != Watched::No || self.is_captured
+    }
+
+    /// Tells those who watch, and those who capture the flow.
+    fn tell(&self, what: What, completed: &Completed<'_>, details: Option<&Details>) {
         if self.watched != Watched::No {
-            let details = Details::default();
-            self.tails
-                .tell(&self.whose, What::Answered, completed, &details);
+            let none = Details::default();
+            let details = details.unwrap_or(&none);
+            self.tails.tell(&self.whose, what, completed, details);
+        }
+        if self.is_captured {
+            self.captures
+                .tell(&self.whose.flow, what, completed, details);
+        }
+    }
+
+    /// Tells those who watch or capture of a request of which no details are known.
+    pub fn completed_without_details(&self, completed: &Completed<'_>) {
+        if self.is_looked_at() {
+            self.tell(What::Answered, completed, None);
         }
     }
 
@@ -93,10 +115,11 @@ impl Followed {
                 Some(by) => following.refused(by, completed, details),
             }
         }
-        if self.watched != Watched::No {
-            let what = refusal.map_or(What::Answered, What::Refused);
-            self.tails.tell(&self.whose, what, completed, details);
-        }
+        self.tell(
+            refusal.map_or(What::Answered, What::Refused),
+            completed,
+            Some(details),
+        );
     }
 
     /// Reports a request that gets no response, or none that can be told from others.
@@ -104,10 +127,7 @@ impl Followed {
         for following in &mut self.by {
             following.unanswered(request, details);
         }
-        if self.watched != Watched::No {
-            self.tails
-                .tell(&self.whose, What::Unanswered, request, details);
-        }
+        self.tell(What::Unanswered, request, Some(details));
     }
 
     /// A response has passed that may be to any of several requests: one that was refused, too.
@@ -144,9 +164,9 @@ impl Followed {
         self.wants_requests
     }
 
-    /// Whether a reporter wants requests, or somebody watches, who is told of details where they can be had.
+    /// Whether a reporter wants requests, or somebody watches or captures, who is told of details where they can be had.
     pub fn wants_details(&self) -> bool {
-        self.wants_requests || self.watched != Watched::No
+        self.wants_requests || self.is_looked_at()
     }
 
     /// Whether a reporter looks at the bodies of frames.
@@ -162,6 +182,11 @@ impl Followed {
     /// Whether somebody wants the values that are bound to requests.
     pub fn wants_values(&self) -> bool {
         self.watched == Watched::Values
+    }
+
+    /// Whether somebody captures the flow, and wants requests themselves.
+    pub fn wants_whole(&self) -> bool {
+        self.is_captured
     }
 
     /// Whether a reporter looks at the trace contexts of clients.

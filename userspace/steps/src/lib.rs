@@ -8,7 +8,7 @@
 //! - `protect`: the keys of the transform that encrypts columns.
 //! - `http`: the one client of HTTP/1.1, for key servers and for the command line.
 //! - `containers`: the containers and pods that records name.
-//! - `tail`: who watches statements as they pass.
+//! - `tail`: who watches statements as they pass; `capture`: who is given requests of some flows.
 //! - `pipelines`: the steps of each rule; `pipeline_metrics`: what they did.
 //!
 //! Transforms that need nothing but the bytes are in `cql`.
@@ -21,6 +21,7 @@ mod at_hand;
 mod audit;
 mod bounded;
 pub mod cache;
+pub mod capture;
 pub mod coalesce;
 pub mod containers;
 mod count;
@@ -57,8 +58,10 @@ mod stream;
 pub mod tail;
 mod trace;
 mod tracing_id;
+mod what;
 mod whose;
 
+pub use audit::may_be_shown;
 pub use duration::duration;
 pub use followed::Followed;
 pub use frames::FrameMetrics;
@@ -68,4 +71,5 @@ pub use refusal::Refusal;
 use reporter::asks_for_data;
 pub use reporter::{Following, Reporter, Reporters};
 pub use services::Services;
+pub use what::What;
 pub use whose::Whose;

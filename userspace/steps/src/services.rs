@@ -8,6 +8,7 @@ use telemetry::Metrics;
 
 use crate::{
     cache::{CacheMetrics, Caches},
+    capture::Captures,
     coalesce::CoalesceMetrics,
     containers::Containers,
     fenced,
@@ -48,6 +49,8 @@ pub struct Services {
     pub statements: Arc<Statements>,
     /// The watchers of statements as they pass.
     pub tails: Arc<Tails>,
+    /// The captures of some flows' requests.
+    pub captures: Arc<Captures>,
     /// Statements by prepared id. One store for all databases: an id is a hash of keyspace and text.
     pub prepared: Arc<PreparedStatements>,
     /// The threads of `lookup`.
@@ -85,6 +88,7 @@ impl Services {
             stats: stats::Counted::register(registry, labels)?,
             statements: Arc::new(Statements::register(registry)?),
             tails: Arc::new(Tails::register(registry)?),
+            captures: Arc::new(Captures::register(registry)?),
             rings: Rings::new(ProtectMetrics::register(registry)?),
             containers: Arc::default(),
         })

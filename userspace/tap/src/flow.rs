@@ -100,6 +100,7 @@ struct Reader {
     wants_texts: bool,
     wants_contexts: bool,
     wants_values: bool,
+    wants_whole: bool,
     counts: Counts,
     /// None: the flow's session is not asked for.
     asking: Option<Box<Asking>>,
@@ -121,6 +122,7 @@ impl TappedFlow {
                 wants_texts: false,
                 wants_contexts: false,
                 wants_values: false,
+                wants_whole: false,
                 counts: Counts::default(),
                 asking: None,
                 loses: [false; 2],
@@ -139,6 +141,14 @@ impl TappedFlow {
             decoder.wants_texts(texts);
             decoder.wants_contexts(contexts);
             decoder.wants_values(values);
+        }
+    }
+
+    /// Whether it is given requests themselves: see [`FlowDecoder::wants_whole`].
+    pub fn wants_whole(&mut self, whole: bool) {
+        self.reader.wants_whole = whole;
+        if let Reading::Decodes(decoder) = &mut self.reader.reading {
+            decoder.wants_whole(whole);
         }
     }
 
@@ -252,6 +262,7 @@ impl Reader {
         decoder.wants_texts(self.wants_texts);
         decoder.wants_contexts(self.wants_contexts);
         decoder.wants_values(self.wants_values);
+        decoder.wants_whole(self.wants_whole);
         self.reading = Reading::Decodes(decoder);
     }
 

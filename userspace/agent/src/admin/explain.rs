@@ -11,7 +11,10 @@ use dataplane::{ClientAddr, Untouched};
 use policy::{Action, Candidate, Policy, Rule, Session, SessionKey, Timestamp, Tried};
 use serde_json::{Value, json};
 
-use super::{Admin, aside, failed, json, tail::decoded};
+use super::{
+    state::{Admin, aside, failed, json},
+    tail::decoded,
+};
 use crate::{observed, shortcuts};
 
 /// Answers `flow=ID`, or a connection that does not exist yet: `to=…&uid=…&gid=…&process=…&cgroup=…&netns=…`.

@@ -139,6 +139,11 @@ impl Place {
         async move { guest.sent_away.notified().await }
     }
 
+    /// Returns the party whose connection it is.
+    pub(super) fn peer(&self) -> Peer {
+        self.guest.peer
+    }
+
     /// Returns the right to stay.
     pub(super) fn stay(&self) -> Stay {
         Stay(self.guest.clone())

@@ -220,7 +220,9 @@ struct Visitor {
 /// Serves one request of a connection. A connection that could stay for another one would be idle most of the time.
 async fn converse(stream: Box<dyn Stream>, place: Place, routes: Router, refused: IntCounterVec) {
     let (sent_away, overstays) = (place.sent_away(), place.overstays(ANSWER_TIMEOUT));
-    let routes = routes.layer(Extension(place.stay()));
+    let routes = routes
+        .layer(Extension(place.stay()))
+        .layer(Extension(place.peer()));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)

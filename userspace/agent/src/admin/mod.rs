@@ -4,24 +4,21 @@
 //! - `listeners.rs`: the two doors, and the times in which a request has to come and its answer has to be read.
 //! - `guests.rs`: how many connections there are of one peer, and of all.
 //! - `names.rs`: for whom a request may be, so that no web page of others can ask.
+//! - `state.rs`: what it answers from, and how.
 //! - `page.rs`: a web page of its own.
 //! - `explain.rs`: every rule held against one connection.
-//! - `tail.rs`: statements as they pass, at the socket alone.
+//! - `tail.rs`: statements as they pass; `capture.rs`: requests of one flow or rule; both at the socket alone.
 
+pub mod capture;
 mod explain;
 mod guests;
 mod listeners;
 mod names;
 mod page;
+mod state;
 pub mod tail;
 
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    time::SystemTime,
-};
+use std::{sync::atomic::Ordering::Relaxed, time::SystemTime};
 
 use axum::{
     Router,
@@ -31,72 +28,20 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use dataplane::{Dataplane, NetnsAgents};
 use flow::FlowView;
 use listeners::Routes;
 pub use listeners::{Listeners, register};
 use names::{Came, Names};
 pub use page::Live;
-use prometheus::{IntCounterVec, Registry, TextEncoder};
-use proxy::ProxyContext;
+use prometheus::{IntCounterVec, TextEncoder};
 use serde::Serialize;
+pub use state::Admin;
+use state::{aside, failed, json, left_alone};
 use steps::containers::Contained;
 use telemetry::Denial;
-use tokio::{
-    sync::{Semaphore, watch},
-    task::JoinError,
-    time::Instant,
-};
+use tokio::time::Instant;
 
-use crate::{
-    backends::Backends,
-    config::InForce,
-    containers::Book,
-    marks::MarkReader,
-    namespaces,
-    observed::{self, ObservedView},
-    overhead,
-    shortcuts::{self, ShortcutView},
-    upgrade::Draining,
-};
-
-/// The data that the interface shows.
-#[derive(Clone)]
-pub struct Admin {
-    /// Every metric.
-    pub registry: Registry,
-    /// Flows and statements.
-    pub shared: Arc<ProxyContext>,
-    /// Backends.
-    pub backends: Backends,
-    /// The flows that are left alone.
-    pub dataplane: Arc<Mutex<Option<Dataplane>>>,
-    /// Other network namespaces.
-    pub netns_agents: Arc<NetnsAgents>,
-    /// Connections that were closed or refused, by reason.
-    pub refused: IntCounterVec,
-    /// Whether hooks are attached.
-    pub ready: Arc<AtomicBool>,
-    /// The containers that are known.
-    pub containers: watch::Receiver<Book>,
-    /// The names that are followed.
-    pub names: watch::Receiver<::names::Book>,
-    /// Whether whoever watches statements may see values.
-    pub tail_values: bool,
-    /// The samples that pages are told.
-    pub live: Arc<Live>,
-    /// The files that are in force, and what they mean: also of rules whose windows are closed.
-    pub in_force: watch::Receiver<Arc<InForce>>,
-    /// The marks.
-    pub marks: MarkReader,
-    /// The agent before this one, while it drains.
-    pub before: watch::Receiver<Option<Draining>>,
-}
-
-/// Pages that read the kernel's tables at the same time; further ones wait.
-const MAX_READERS: usize = 4;
-
-static READERS: Semaphore = Semaphore::const_new(MAX_READERS);
+use crate::{namespaces, observed::ObservedView, overhead, shortcuts::ShortcutView};
 
 /// Serves for ever. `hosts`: names by which it may be asked on TCP, beside this host's own.
 pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
@@ -132,7 +77,10 @@ pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
                 },
             ),
         );
-    let local = routes.clone().route("/tail", get(tail::tail));
+    let local = routes
+        .clone()
+        .route("/tail", get(tail::tail))
+        .route("/capture", get(capture::capture));
     let scraped = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
@@ -219,15 +167,6 @@ async fn flows(State(admin): State<Admin>) -> Response {
     }
 }
 
-/// The flows that the agent does not carry. Reads the kernel's tables.
-fn left_alone(admin: &Admin) -> (Vec<ObservedView>, Vec<ShortcutView>) {
-    let dataplane = &admin.dataplane;
-    (
-        observed::views(dataplane, &admin.shared),
-        shortcuts::views(dataplane),
-    )
-}
-
 async fn of_namespaces(State(admin): State<Admin>) -> Response {
     let read = move || namespaces::views(&admin.netns_agents, &admin.shared.flows);
     match aside(read).await {
@@ -302,26 +241,5 @@ async fn backends(State(admin): State<Admin>) -> Response {
     match admin.backends.views().await {
         Some(views) => json(&views),
         None => failed(&"the agent stops"),
-    }
-}
-
-/// Reading the kernel's tables of thousands of flows takes tens of milliseconds, in which
-/// connections would wait.
-async fn aside<T: Send + 'static>(
-    read: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, JoinError> {
-    // Nobody closes the semaphore.
-    let _turn = READERS.acquire().await;
-    tokio::task::spawn_blocking(read).await
-}
-
-fn failed(error: &impl std::fmt::Display) -> Response {
-    (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response()
-}
-
-fn json<T: Serialize>(value: &T) -> Response {
-    match serde_json::to_string(value) {
-        Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
-        Err(error) => failed(&error),
     }
 }

@@ -24,7 +24,7 @@ use tokio::{
 };
 use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
 
-use super::{Admin, aside, failed, left_alone};
+use super::state::{Admin, aside, failed, left_alone};
 use crate::commands::top::rates::{Rates, Row, Sample, Sort};
 
 const PAGE: &str = include_str!("page/page.html");

@@ -27,7 +27,10 @@ use tokio::{
     time::{self, Interval, MissedTickBehavior},
 };
 
-use super::{Admin, aside, failed, guests::Stay};
+use super::{
+    guests::Stay,
+    state::{Admin, aside, failed},
+};
 use crate::{containers::Book, observed, shortcuts};
 
 /// The pause between two signs of life. Whoever does not read them for a minute has to leave.
@@ -75,11 +78,11 @@ pub(super) async fn tail(
         .into_response()
 }
 
-fn refused(status: StatusCode, error: &impl std::fmt::Display) -> Response {
+pub(super) fn refused(status: StatusCode, error: &impl std::fmt::Display) -> Response {
     (status, format!("{error}\n")).into_response()
 }
 
-fn signs_of_life() -> Interval {
+pub(super) fn signs_of_life() -> Interval {
     let mut interval = time::interval_at(time::Instant::now() + SIGN_OF_LIFE, SIGN_OF_LIFE);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval

@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod backends;
+pub mod capture;
 pub mod check;
 pub mod config;
 mod control;
@@ -17,6 +18,7 @@ pub mod flows;
 pub mod fmt;
 pub mod init;
 pub mod keep;
+mod lines;
 mod live;
 pub mod log;
 pub mod marks;
@@ -25,6 +27,7 @@ pub mod namespaces;
 pub mod overhead;
 pub mod pages;
 pub mod policy;
+pub mod replay;
 pub mod run;
 pub mod schema;
 pub mod statements;

@@ -6,26 +6,15 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use anyhow::{Context, bail};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use anyhow::bail;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
-use steps::http;
-use tokio::{net::UnixStream, runtime, time};
+use tokio::runtime;
 
 use super::{
-    endpoint::{self, Endpoint},
-    filter,
-    flows::{no_agent, shown},
-    table::time_of_day,
-    top::time_taken,
-    whereabouts::{Admin, AdminArg},
+    filter, flows::shown, lines::Asking, table::time_of_day, top::time_taken, whereabouts::AdminArg,
 };
 use crate::{admin::tail, cli::values};
-
-/// The time in which the agent has to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Bytes of a line: a statement's text with its values, names, and room to spare.
 const MAX_LINE_BYTES: usize = 64 << 10;
@@ -100,19 +89,14 @@ impl TailArgs {
 /// Nobody answers, the agent refuses, or it ends.
 pub fn run(args: &TailArgs) -> anyhow::Result<ExitCode> {
     let admin = args.admin.find()?;
-    let Endpoint::Socket(socket) = &admin.at else {
-        bail!("statements are told at the admin socket alone: name its path by --admin");
-    };
-    let stream = endpoint::connect(socket, &admin.named)?;
-    stream.set_nonblocking(true)?;
+    let asking = Asking::begin(&admin)?;
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let mut printer = Printer::new(args);
     let followed = runtime.block_on(async {
-        let stream = UnixStream::from_std(stream)?;
         tokio::select! {
-            followed = follow(args, &admin, stream, &mut printer) => followed,
+            followed = follow(args, asking, &mut printer) => followed,
             interrupted = tokio::signal::ctrl_c() => interrupted.map_err(Into::into),
         }
     });
@@ -123,48 +107,14 @@ pub fn run(args: &TailArgs) -> anyhow::Result<ExitCode> {
     followed.map(|()| ExitCode::SUCCESS)
 }
 
-async fn follow(
-    args: &TailArgs,
-    admin: &Admin,
-    stream: UnixStream,
-    printer: &mut Printer,
-) -> anyhow::Result<()> {
-    let path = args.path();
-    let asked = http::ask_for(stream, "localhost", &path);
-    let answer = time::timeout(PATIENCE, asked).await;
-    let answer = answer.ok().and_then(Result::ok);
-    let (head, mut body) = answer.ok_or_else(|| no_agent(admin))?.into_parts();
-    if !head.status.is_success() {
-        let said = time::timeout(PATIENCE, body.collect()).await;
-        let said = said.ok().and_then(Result::ok).map(|said| said.to_bytes());
-        let said = String::from_utf8_lossy(&said.unwrap_or_default()).into_owned();
-        match head.status {
-            hyper::StatusCode::NOT_FOUND => return Err(no_agent(admin)),
-            _ => bail!("{}", said.trim_end()),
-        }
-    }
-    let mut line = Vec::new();
-    while let Some(piece) = next(&mut body).await? {
-        for byte in piece {
-            match byte {
-                b'\n' if printer.takes(&std::mem::take(&mut line))? => {}
-                b'\n' => return Ok(()),
-                _ if line.len() >= MAX_LINE_BYTES => return Err(no_agent(admin)),
-                _ => line.push(byte),
-            }
+async fn follow(args: &TailArgs, asking: Asking<'_>, printer: &mut Printer) -> anyhow::Result<()> {
+    let mut lines = asking.ask(&args.path(), MAX_LINE_BYTES).await?;
+    while let Some(line) = lines.next().await? {
+        if !printer.takes(&line)? {
+            return Ok(());
         }
     }
     bail!("the agent has ended the list");
-}
-
-async fn next(body: &mut Incoming) -> anyhow::Result<Option<hyper::body::Bytes>> {
-    let Some(frame) = body.frame().await else {
-        return Ok(None);
-    };
-    let frame = frame.context(
-        "the agent has stopped, or others needed the room at its admin socket: start it, or ask again",
-    )?;
-    Ok(Some(frame.into_data().unwrap_or_default()))
 }
 
 /// The lines' way to standard output, and their number.
@@ -202,10 +152,6 @@ impl Printer {
 
     /// Prints a line of the agent's. Returns whether there is to be a further one.
     fn takes(&mut self, line: &[u8]) -> anyhow::Result<bool> {
-        if line.is_empty() {
-            // A sign of life.
-            return Ok(true);
-        }
         let text = str::from_utf8(line)?;
         let of: Value = serde_json::from_str(text)?;
         let mut said = match (of.get("watching"), of.get("dropped")) {

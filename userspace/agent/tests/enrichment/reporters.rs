@@ -2,6 +2,7 @@
 
 mod adopted;
 mod asked;
+mod captured;
 mod counted;
 mod explained;
 mod lossy;

@@ -19,7 +19,8 @@ const WRONG: [&str; 6] = [
 ];
 
 /// Options that take any text: names that a client or another host may have, and texts to look for.
-const ANY_TEXT: [(&str, &str); 10] = [
+const ANY_TEXT: [(&str, &str); 12] = [
+    ("capture", "rule"),
     ("check", "application"),
     ("check", "container"),
     ("check", "driver"),
@@ -28,32 +29,37 @@ const ANY_TEXT: [(&str, &str); 10] = [
     ("check", "process"),
     ("check", "statement"),
     ("check", "user"),
+    ("replay", "user"),
     ("tail", "statement"),
     ("top", "filter"),
 ];
 
 /// Words that a command needs beside the option at hand. `NEW` stands for a file that is not there.
-const NEEDED: [(&str, &[&str]); 9] = [
+const NEEDED: [(&str, &[&str]); 11] = [
     ("backend", &["127.0.0.1:1", "up"]),
+    ("capture", &["1"]),
     ("check", &["--live", "--file-only"]),
     ("config", &["--json"]),
     ("detach", &["--pins", "/nowhere/pins"]),
     ("explain", &["1"]),
     ("mark", &["1", "bypass"]),
     ("policy", &["status"]),
+    ("replay", &["--to=127.0.0.1:1"]),
     ("top", &["--once"]),
     ("unmark", &["1"]),
 ];
 
 /// Paths that may lead nowhere: a cgroup of another host; nothing is left there to be cleaned up, or nobody is asked before a key is
 /// pressed. A bundle names in its list what it does not have.
-const MAY_LEAD_NOWHERE: [(&str, &str); 7] = [
+const MAY_LEAD_NOWHERE: [(&str, &str); 9] = [
+    ("capture", "out"),
     ("check", "cgroup"),
     ("debug-bundle", "admin"),
     ("debug-bundle", "config"),
     ("debug-bundle", "control"),
     ("detach", "control"),
     ("detach", "pins"),
+    ("replay", "password_file"),
     ("top", "control"),
 ];
 

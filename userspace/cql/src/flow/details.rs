@@ -27,6 +27,10 @@ pub(crate) const LOG_IN_BYTES: usize = 1 << 10;
 /// The longest text of a statement that is given out.
 pub const MAX_TEXT_BYTES: usize = 8 << 10;
 
+/// The bytes of whole requests that are kept of one flow while they wait for their responses: a few dozen of the longest,
+/// or ten thousand usual ones. What is beyond is told without its bytes.
+pub const MAX_WHOLE_BYTES: usize = 4 << 20;
+
 /// A table that once held a burst keeps room for this many requests.
 const KEPT_CAPACITY: usize = 2048;
 
@@ -74,6 +78,18 @@ pub struct Words {
     /// The values that are bound to a QUERY, EXECUTE or BATCH. Kept only for [a sink that wants
     /// values](crate::FlowDecoder::wants_values), and at most [`MAX_KEPT_VALUES`](crate::MAX_KEPT_VALUES) of them.
     pub values: Option<Box<[BoundValue]>>,
+    /// The request itself. Kept only for [a sink that wants it](crate::FlowDecoder::wants_whole), and of one flow no more
+    /// than [`MAX_WHOLE_BYTES`].
+    pub whole: Option<Arc<WholeRequest>>,
+}
+
+/// A QUERY, PREPARE, EXECUTE or BATCH as it was sent, without its compression.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WholeRequest {
+    /// The header, with the length of the body as it was sent.
+    pub header: Header,
+    /// The body, to its end.
+    pub body: Box<[u8]>,
 }
 
 impl Asked {
@@ -85,6 +101,11 @@ impl Asked {
     /// The [bound values](Words::values).
     pub fn values(&self) -> Option<&[BoundValue]> {
         self.words.as_deref()?.values.as_deref()
+    }
+
+    /// The [request itself](Words::whole).
+    pub fn whole(&self) -> Option<&Arc<WholeRequest>> {
+        self.words.as_deref()?.whole.as_ref()
     }
 }
 
@@ -121,6 +142,9 @@ pub(crate) struct Detailing {
     pub(crate) wants_texts: bool,
     pub(crate) wants_contexts: bool,
     pub(crate) wants_values: bool,
+    pub(crate) wants_whole: bool,
+    /// Bytes of the whole requests in `waiting`.
+    whole_bytes: usize,
 }
 
 impl Detailing {
@@ -131,23 +155,30 @@ impl Detailing {
             tracing: header.flags.any(Flags::TRACING),
             ..Asked::default()
         };
-        self.waiting.insert(header.stream.0, asked);
+        let before = self.waiting.insert(header.stream.0, asked);
+        self.whole_bytes -= before.as_ref().map_or(0, whole_bytes);
         self.forget_context(header.stream);
     }
 
     /// A request's body passes, or the beginning of it.
     pub(crate) fn asks_with(&mut self, header: &Header, prefix: &[u8]) {
+        let room = MAX_WHOLE_BYTES.saturating_sub(self.whole_bytes);
         if let Some(asked) = self.waiting.get_mut(&header.stream.0) {
             asked.parameters = parameters(header, prefix);
             asked.says = says(header, prefix).map(Box::new);
-            if self.wants_texts | self.wants_values {
+            if self.wants_texts | self.wants_values | self.wants_whole {
                 asked.words = Some(Box::new(Words {
                     text: self
                         .wants_texts
                         .then(|| text(header, prefix).map(Into::into))
                         .flatten(),
                     values: self.wants_values.then(|| values(header, prefix)).flatten(),
+                    whole: self
+                        .wants_whole
+                        .then(|| whole(header, prefix, room))
+                        .flatten(),
                 }));
+                self.whole_bytes += whole_bytes(asked);
             }
             if self.wants_contexts
                 && let Some(context) = context(header, prefix)
@@ -227,11 +258,29 @@ impl Detailing {
 
     fn forget(&mut self, stream: StreamId) -> Asked {
         let asked = self.waiting.remove(&stream.0);
+        self.whole_bytes -= asked.as_ref().map_or(0, whole_bytes);
         if self.waiting.is_empty() && self.waiting.capacity() > 2 * KEPT_CAPACITY {
             self.waiting.shrink_to(KEPT_CAPACITY);
         }
         asked.unwrap_or_default()
     }
+}
+
+/// The bytes of the request itself that are kept.
+fn whole_bytes(asked: &Asked) -> usize {
+    asked.whole().map_or(0, |whole| whole.body.len())
+}
+
+/// A request with statements, if all of it is there and there is room for it.
+fn whole(header: &Header, prefix: &[u8], room: usize) -> Option<Arc<WholeRequest>> {
+    let is_whole = prefix.len() >= header.length as usize && !header.is_compressed();
+    let is_kept = is_whole && prefix.len() <= room && header.opcode?.has_statements();
+    is_kept.then(|| {
+        Arc::new(WholeRequest {
+            header: *header,
+            body: prefix.into(),
+        })
+    })
 }
 
 /// A statement's text that is whole.

@@ -156,6 +156,13 @@ impl FlowDecoder {
         }
     }
 
+    /// Whether it is given requests [themselves](crate::WholeRequest), likewise.
+    pub fn wants_whole(&mut self, wants: bool) {
+        if wants || self.flow.detailing.is_some() {
+            self.flow.detailing().wants_whole = wants;
+        }
+    }
+
     /// No sink asks for details any more. What is known of requests that wait would be another one's, once somebody
     /// asks again.
     pub fn forget_details(&mut self) {

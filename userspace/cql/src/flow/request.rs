@@ -284,6 +284,10 @@ impl<'r, S: Sink> Reading<'r, S> {
 
     /// QUERY, PREPARE, EXECUTE or BATCH: notes the statement with the waiting request.
     fn statement(mut self) {
+        if self.header.opcode == Some(Opcode::Prepare) {
+            // One on this stream before may not have been answered.
+            self.flow.preparing.take(self.header.stream);
+        }
         if self.header.is_compressed() {
             self.sink.anomaly(Anomaly::CompressedBody);
             return;
@@ -365,6 +369,9 @@ impl<'r, S: Sink> Reading<'r, S> {
         let header = self.header;
         let named = || prepare_keyspace(header, text.behind(body)?);
         let prepares = Some(parsed.statement.kind);
+        if text.read.len() == text.declared {
+            self.flow.preparing.asks(header.stream, text.read);
+        }
         let statement = StatementRef {
             kind: StatementKind::Prepare,
             ..parsed.statement

@@ -138,7 +138,11 @@ impl Meaning for Responses {
             return;
         }
         let read = match opcode {
-            Opcode::Error => error_code(header, prefix).map(|code| answering.error = Some(code)),
+            Opcode::Error => {
+                let code = error_code(header, prefix).map(|code| answering.error = Some(code));
+                flow.preparing.take(header.stream);
+                code
+            }
             _ => result(flow, header, prefix, sink),
         };
         if read.is_none() {
@@ -269,7 +273,11 @@ fn result(flow: &mut Flow, header: &Header, body: &[u8], sink: &mut impl Sink) -
                     true => flow.detailing().passing.asked.fingerprint.clone(),
                     false => None,
                 };
-                if flow.prepared.insert(id, &statement, fingerprint) {
+                let text = flow.preparing.take(header.stream);
+                if let Some(text) = &text {
+                    flow.preparing.note(text);
+                }
+                if flow.prepared.insert(id, &statement, fingerprint, text) {
                     sink.anomaly(Anomaly::PreparedEvicted);
                 }
             }

@@ -5,7 +5,7 @@ use crate::fact::Fact;
 use crate::flow::details::Detailing;
 use crate::flow::event::ErrorCode;
 use crate::flow::pending::{InFlight, Pending};
-use crate::flow::prepared::{PreparedCache, PreparedStatements};
+use crate::flow::prepared::{PreparedCache, PreparedStatements, Preparing};
 use crate::text::statement::Statements;
 use crate::verdict::{CloseReason, Undecodable, Verdict};
 use crate::wire::compression::Compression;
@@ -40,6 +40,7 @@ pub(crate) struct Flow {
     pub(crate) answering: Option<Answering>,
     pub(crate) statements: Statements,
     pub(crate) prepared: PreparedCache,
+    pub(crate) preparing: Preparing,
     /// Not decoded from its beginning on: of some responses the request was not seen.
     pub(crate) joined: bool,
     /// Nobody has seen which extensions the flow began with.
@@ -72,6 +73,7 @@ impl Flow {
             answering: None,
             statements: Statements::default(),
             prepared: PreparedCache::new(prepared),
+            preparing: Preparing::default(),
             joined: false,
             has_unseen_startup: false,
             detailing: None,

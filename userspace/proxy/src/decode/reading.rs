@@ -47,6 +47,7 @@ impl Decoder {
                 decoder.wants_texts(followed.wants_texts());
                 decoder.wants_contexts(followed.wants_contexts());
                 decoder.wants_values(followed.wants_values());
+                decoder.wants_whole(followed.wants_whole());
                 let mut followed = InDetail { recorder, followed };
                 let verdict = feed(decoder, direction, now_ns, bytes, &mut followed);
                 let mut followed = followed.followed;

@@ -14,7 +14,7 @@ mod record;
 mod selection;
 mod text;
 
-pub(crate) use text::may_be_shown;
+pub use text::may_be_shown;
 
 use std::{
     fmt,

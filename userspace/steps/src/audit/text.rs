@@ -77,7 +77,7 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// Whether a text contains no password: statements that make and change roles have it in the text
 /// itself.
-pub(crate) fn may_be_shown(text: &str) -> bool {
+pub fn may_be_shown(text: &str) -> bool {
     let mut words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     !words.any(|word| {
         let word = word.to_ascii_lowercase();

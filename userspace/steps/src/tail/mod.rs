@@ -25,11 +25,11 @@ use cql::{Completed, Details, StatementKind};
 use parking_lot::RwLock;
 use policy::{Filter, FilterKey, Glob};
 use prometheus::{IntCounter, IntGauge, Registry};
-pub use seen::{Seen, What};
+pub use seen::Seen;
 use telemetry::counter;
 use tokio::sync::mpsc;
 
-use super::{Whose, asks_for_data};
+use super::{What, Whose, asks_for_data};
 
 /// Watchers at the same time. Each holds its conditions against every statement.
 pub const MAX_WATCHERS: usize = 8;

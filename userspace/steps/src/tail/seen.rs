@@ -10,18 +10,7 @@ use flow::Path;
 use policy::{FilterFact, FilterKey, Filtered};
 use serde::Serialize;
 
-use super::super::{Refusal, Whose, audit};
-
-/// The outcome of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
-    /// The database has answered.
-    Answered,
-    /// A step has answered in its place.
-    Refused(Refusal),
-    /// No answer has come, or none that can be told from others.
-    Unanswered,
-}
+use super::super::{What, Whose, audit};
 
 /// A request and what became of it. Made on the threads on which bytes move, so it copies nothing that is not shown.
 #[derive(Debug)]
