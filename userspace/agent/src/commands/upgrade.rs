@@ -58,6 +58,11 @@ pub struct UpgradeArgs {
     control: ControlArg,
 }
 
+/// The whole path of a binary that is there.
+fn file_of(binary: &Path) -> anyhow::Result<PathBuf> {
+    fs::canonicalize(binary).with_context(|| format!("--binary {}", binary.display()))
+}
+
 /// Has another agent take over, or says what would become of the flows.
 ///
 /// # Errors
@@ -67,6 +72,7 @@ pub fn run(args: &UpgradeArgs) -> anyhow::Result<ExitCode> {
         geteuid().is_root(),
         "starting an agent needs root: run as root"
     );
+    let binary = args.binary.as_deref().map(file_of).transpose()?;
     let control = args.control.find();
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
@@ -90,8 +96,8 @@ pub fn run(args: &UpgradeArgs) -> anyhow::Result<ExitCode> {
         return Ok(tell(&state));
     }
     let agent = Agent::of(state.pid)?;
-    let binary = match &args.binary {
-        Some(binary) => std::path::absolute(binary)?,
+    let binary = match binary {
+        Some(binary) => binary,
         None => agent.file()?,
     };
     if args.or_reload && agent.is_of(&binary)? {

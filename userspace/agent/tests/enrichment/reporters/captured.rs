@@ -57,7 +57,7 @@ impl Capture {
         text.lines().count()
     }
 
-    /// What it says, once it has ended.
+    /// Everything that it says, once it has ended.
     fn output(&mut self) -> Output {
         self.child.take().unwrap().wait_with_output().unwrap()
     }
