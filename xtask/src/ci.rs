@@ -9,7 +9,7 @@ use crate::{
     run::{cargo, run as run_command},
 };
 
-/// The variable with the program that compiles the workspace in place of the compiler. `.ci/run` sets it to the one that lints.
+/// The variable with the program that compiles the workspace in place of the compiler. With the one that lints, one build is enough.
 pub const COMPILED_BY: &str = "RUSTC_WORKSPACE_WRAPPER";
 
 /// The command. The first thing that does not hold ends it.
