@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use policy::{Action, Rule};
+use steps::duration;
 use toml::Spanned;
 
 use super::{error::Flaw, value::expected};
@@ -29,7 +30,7 @@ pub(super) fn lasts(text: &Spanned<String>, action: Action, asks: bool) -> Resul
         );
         return Err(Flaw::new(text.span(), message));
     }
-    match parse(text.get_ref()) {
+    match duration(text.get_ref()) {
         Some(lasts) if (SHORTEST..=LONGEST).contains(&lasts) => Ok(lasts),
         _ => expected(
             KEY,
@@ -37,19 +38,6 @@ pub(super) fn lasts(text: &Spanned<String>, action: Action, asks: bool) -> Resul
             "seconds, minutes or hours, from `1s` to `24h`: `30s`, `10m`, `2h`",
         ),
     }
-}
-
-fn parse(text: &str) -> Option<Duration> {
-    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return None,
-    };
-    let is_plain = number.bytes().all(|b| b.is_ascii_digit());
-    let number: u64 = is_plain.then(|| number.parse().ok())??;
-    Some(Duration::from_secs(number.checked_mul(seconds)?))
 }
 
 /// Warns of rules that are legal and probably not meant: a process that is let through once is not asked again.

@@ -17,7 +17,7 @@ names; so do `[[incoming]]` and `[[xdp]]`. Other tables are in the main file alo
 `underpass schema > underpass.schema.json` writes the same as JSON Schema. Editors with a TOML language server (Even
 Better TOML, Taplo, Tombi) complete and check a file that begins with `#:schema ./underpass.schema.json`.
 
-A *duration* is a whole number and a unit: `500ms`, `2s`, `1m`; where longer ones are accepted, `2h` and `1d`, too.
+A *duration* is a whole number and a unit: `500ms`, `2s`, `1m`, `2h`, `1d`.
 Key names with `_ms`, `_bytes` and the like say the unit of a number.
 
 ";
