@@ -24,6 +24,8 @@ pub const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const TERM_GRACE: Duration = Duration::from_secs(30);
 /// The folders in which Debian keeps bpftool and ip, which a plain user's PATH leaves out.
 const SBIN: [&str; 2] = ["/usr/sbin", "/sbin"];
+/// How variables begin in which cargo says what package it runs.
+const OF_THIS_PACKAGE: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
 
 /// The processes that get SIGTERM when we are asked to end.
 #[derive(Clone, Copy)]
@@ -64,10 +66,17 @@ pub fn capture(command: &mut Command) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// `cargo` in the workspace's root: the one that runs us.
+/// `cargo` in the workspace's root: the one that runs us. What that one says of this package is not for build scripts: they would
+/// run anew whenever the same build is called for by hand.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(paths::root());
+    for (name, _) in env::vars_os() {
+        let is_ours = |name: &str| OF_THIS_PACKAGE.iter().any(|ours| name.starts_with(ours));
+        if name.to_str().is_some_and(is_ours) {
+            cargo.env_remove(name);
+        }
+    }
     cargo
 }
 
