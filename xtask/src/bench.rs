@@ -48,7 +48,7 @@ pub enum Verb {
         #[arg(last = true)]
         args: Vec<String>,
     },
-    /// Measure YCSB's workloads A and C over every path and peer, into bench/results/ycsb.json.gz; 15 minutes; needs root
+    /// Measure YCSB's workload A over every path and peer, into bench/results/ycsb.json.gz; 15 minutes; needs root
     Ycsb {
         /// Passed to `underpass-bench other` (`-- --help` shows what it takes)
         #[arg(last = true)]
