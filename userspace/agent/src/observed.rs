@@ -81,6 +81,11 @@ pub struct ObservedView {
 }
 
 impl ObservedView {
+    /// Returns the client's process and the number of its cgroup. None on another host.
+    pub fn process(&self) -> Option<(u32, u64)> {
+        self.flow.process()
+    }
+
     /// Makes the view of a flow. `listed`: what copies have told of it.
     fn new(flow: Untouched, traffic: &Traffic, listed: Option<&Listed>) -> Self {
         let us = |quantile| {

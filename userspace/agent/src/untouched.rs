@@ -29,6 +29,9 @@ pub struct UntouchedView {
     why: String,
     rule: String,
     age_ms: u64,
+    /// The kernel's number of the process's cgroup.
+    #[serde(skip)]
+    cgroup_id: Option<u64>,
 }
 
 impl UntouchedView {
@@ -54,6 +57,12 @@ impl UntouchedView {
             why,
             rule: flow.rule.to_string(),
             age_ms: flow.age.as_millis() as u64,
+            cgroup_id: process.map(|p| p.cgroup_id),
         }
+    }
+
+    /// Returns the client's process and the number of its cgroup. None on another host.
+    pub fn process(&self) -> Option<(u32, u64)> {
+        self.pid.zip(self.cgroup_id)
     }
 }

@@ -19,7 +19,7 @@ pub struct FlowView {
     uid: Option<u32>,
     /// The kernel's number of the process's cgroup.
     #[serde(skip)]
-    pub cgroup_id: Option<u64>,
+    cgroup_id: Option<u64>,
     orig_dst: String,
     /// Name or number of another network namespace than the agent's.
     netns: Option<String>,
@@ -83,6 +83,11 @@ impl From<&Session> for SessionView {
 }
 
 impl FlowView {
+    /// Returns the client's process and the number of its cgroup. None on another host.
+    pub fn process(&self) -> Option<(u32, u64)> {
+        self.pid.zip(self.cgroup_id)
+    }
+
     /// Whether the flow's bytes are decoded now.
     pub fn is_read(&self) -> bool {
         self.path == Path::Enrich.as_str()

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, io, time::SystemTime};
 
-use dataplane::{Cause, KernelDenial, KernelDenials};
+use dataplane::{Cause, KernelDenial, KernelDenials, Process};
 use flow::Flow;
 use steps::Refusal;
 use telemetry::{Denial, Metrics};
@@ -49,7 +49,8 @@ fn kernels(denial: KernelDenial) -> Denial {
         cause,
         ..
     } = denial;
-    let (name, pid, uid) = process.map_or_else(Default::default, |p| (p.name, p.pid, p.uid));
+    let parts = |p: Process| (p.name, p.pid, p.uid, p.cgroup_id);
+    let (name, pid, uid, cgroup_id) = process.map_or_else(Default::default, parts);
     Denial {
         at: SystemTime::now(),
         rule: rule.to_string(),
@@ -62,6 +63,7 @@ fn kernels(denial: KernelDenial) -> Denial {
         process: name,
         pid,
         uid,
+        cgroup_id,
         user: None,
         client: client.map_or_else(String::new, |client| client.to_string()),
         to: to.to_string(),
@@ -78,6 +80,7 @@ fn denial(flow: &Flow, user: Option<String>, cause: &'static str, reason: &'stat
         process: flow.process.name.clone(),
         pid: flow.process.pid,
         uid: flow.process.uid,
+        cgroup_id: flow.process.cgroup_id,
         user,
         client: flow.client.to_string(),
         to: flow.orig_dst.to_string(),

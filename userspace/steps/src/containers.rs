@@ -85,15 +85,21 @@ impl Containers {
     }
 
     /// Returns the container whose own cgroup has this number.
-    pub fn numbered(&self, cgroup: u64) -> Option<Arc<Contained>> {
+    pub(crate) fn numbered(&self, cgroup: u64) -> Option<Arc<Contained>> {
         self.running.read().by_number.get(&cgroup).cloned()
     }
 
     /// Returns the container whose processes are in this cgroup, which may be one beneath its own.
-    pub fn at(&self, cgroup: &Path) -> Option<Arc<Contained>> {
+    pub(crate) fn at(&self, cgroup: &Path) -> Option<Arc<Contained>> {
         let running = self.running.read().clone();
         let mut cgroups = cgroup.ancestors();
         cgroups.find_map(|cgroup| running.by_cgroup.get(cgroup).cloned())
+    }
+
+    /// Returns the container that a process was in when its cgroup had this number.
+    pub fn of(&self, pid: u32, cgroup: u64) -> Option<Arc<Contained>> {
+        let above = || self.at(&host::cgroup_of(pid, cgroup)?);
+        self.numbered(cgroup).or_else(above)
     }
 
     /// Whether none is known.

@@ -36,6 +36,8 @@ pub struct Denial {
     pub pid: u32,
     /// The user id of the process.
     pub uid: u32,
+    /// The kernel's number of the process's cgroup; 0 for a client on another host.
+    pub cgroup_id: u64,
     /// The user who had logged in, if that is known.
     pub user: Option<String>,
     /// The client's address.
@@ -158,6 +160,7 @@ mod tests {
             process: String::new(),
             pid: 0,
             uid: 0,
+            cgroup_id: 0,
             user: None,
             client: String::new(),
             to: String::new(),

@@ -6,11 +6,15 @@
 //! - `names.rs`: for whom a request may be, so that no web page of others can ask.
 //! - `state.rs`: what it answers from, and how.
 //! - `page.rs`: a web page of its own.
+//! - `flows.rs`, `denied.rs`: flows and refusals, each with its client's container, of which `containers.rs` tells.
 //! - `explain.rs`: every rule held against one connection.
 //! - `tail.rs`: statements as they pass; `capture.rs`: requests of one flow or rule; both at the socket alone.
 
 pub mod capture;
+mod containers;
+mod denied;
 mod explain;
+mod flows;
 mod guests;
 mod listeners;
 mod names;
@@ -18,7 +22,7 @@ mod page;
 mod state;
 pub mod tail;
 
-use std::{sync::atomic::Ordering::Relaxed, time::SystemTime};
+use std::sync::atomic::Ordering::Relaxed;
 
 use axum::{
     Router,
@@ -28,20 +32,16 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use flow::FlowView;
 use listeners::Routes;
 pub use listeners::{Listeners, register};
 use names::{Came, Names};
 pub use page::Live;
 use prometheus::{IntCounterVec, TextEncoder};
-use serde::Serialize;
 pub use state::Admin;
-use state::{aside, failed, json, left_alone};
-use steps::containers::Contained;
-use telemetry::Denial;
+use state::{aside, failed, json};
 use tokio::time::Instant;
 
-use crate::{namespaces, observed::ObservedView, overhead, shortcuts::ShortcutView};
+use crate::{namespaces, overhead};
 
 /// Serves for ever. `hosts`: names by which it may be asked on TCP, beside this host's own.
 pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
@@ -130,39 +130,8 @@ async fn metrics(State(admin): State<Admin>) -> Response {
 
 /// Lists the flows that the agent carries, then those of which the kernel keeps the state.
 async fn flows(State(admin): State<Admin>) -> Response {
-    #[derive(Serialize)]
-    struct Carried<'a> {
-        #[serde(flatten)]
-        flow: &'a FlowView,
-        /// The container that the process is in, where its cgroup is the container's.
-        #[serde(flatten)]
-        container: Option<&'a Contained>,
-    }
-    #[derive(Serialize)]
-    #[serde(untagged)]
-    enum View<'a> {
-        Carried(Carried<'a>),
-        Observed(&'a ObservedView),
-        Shortcut(&'a ShortcutView),
-    }
-    let carried = admin.shared.flows.views();
-    let container = |flow: &FlowView| {
-        let containers = &admin.shared.services.containers;
-        flow.cgroup_id
-            .and_then(|cgroup| containers.numbered(cgroup))
-    };
-    let containers: Vec<_> = carried.iter().map(container).collect();
-    match aside(move || left_alone(&admin)).await {
-        Ok((observed, shortcuts)) => {
-            let carried = carried.iter().zip(&containers);
-            let carried = carried.map(|(flow, container)| {
-                let container = container.as_deref();
-                View::Carried(Carried { flow, container })
-            });
-            let observed = observed.iter().map(View::Observed);
-            let shortcuts = shortcuts.iter().map(View::Shortcut);
-            json(&carried.chain(observed).chain(shortcuts).collect::<Vec<_>>())
-        }
+    match aside(move || flows::views(&admin)).await {
+        Ok(views) => json(&views),
         Err(error) => failed(&error),
     }
 }
@@ -181,26 +150,10 @@ async fn of_names(State(admin): State<Admin>) -> Response {
 }
 
 async fn denied(State(admin): State<Admin>) -> Response {
-    let denials = admin.shared.metrics.denials.recent();
-    let views: Vec<_> = denials.iter().map(denied_view).collect();
-    json(&views)
-}
-
-fn denied_view(denial: &Denial) -> serde_json::Value {
-    let at = denial.at.duration_since(SystemTime::UNIX_EPOCH);
-    serde_json::json!({
-        "at_unix_ms": at.unwrap_or_default().as_millis() as u64,
-        "rule": denial.rule,
-        "cause": denial.cause,
-        "reason": denial.reason,
-        "process": denial.process,
-        "pid": denial.pid,
-        "uid": denial.uid,
-        "user": denial.user,
-        "client": denial.client,
-        "orig_dst": denial.to,
-        "not_listed_before": denial.more,
-    })
+    match aside(move || denied::views(&admin)).await {
+        Ok(views) => json(&views),
+        Err(error) => failed(&error),
+    }
 }
 
 async fn overhead(State(admin): State<Admin>) -> Response {

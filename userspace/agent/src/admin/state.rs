@@ -19,7 +19,6 @@ use super::page::Live;
 use crate::{
     backends::Backends,
     config::InForce,
-    containers::Book,
     marks::MarkReader,
     observed::{self, ObservedView},
     shortcuts::{self, ShortcutView},
@@ -43,8 +42,6 @@ pub struct Admin {
     pub refused: IntCounterVec,
     /// Whether hooks are attached.
     pub ready: Arc<AtomicBool>,
-    /// The containers that are known.
-    pub containers: watch::Receiver<Book>,
     /// The names that are followed.
     pub names: watch::Receiver<::names::Book>,
     /// Whether whoever watches or captures statements may see values, also where he is not root.

@@ -22,16 +22,13 @@ use percent_encoding::percent_decode_str;
 use policy::{Action, Filter, Glob, Policy};
 use serde_json::json;
 use steps::tail::{Seen, TAIL_KEYS, Wanted, Watching};
-use tokio::{
-    sync::watch,
-    time::{self, Interval, MissedTickBehavior},
-};
+use tokio::time::{self, Interval, MissedTickBehavior};
 
 use super::{
     guests::Stay,
     state::{Admin, aside, failed},
 };
-use crate::{containers::Book, observed, shortcuts};
+use crate::{observed, shortcuts};
 
 /// The pause between two signs of life. Whoever does not read them for a minute has to leave.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
@@ -59,7 +56,6 @@ pub(super) async fn tail(
         Ok(watching) => watching,
         Err(error) => return refused(StatusCode::TOO_MANY_REQUESTS, &error),
     };
-    let containers = admin.containers.clone();
     let first = match aside(move || overview(&admin)).await {
         Ok(first) => first,
         Err(error) => return failed(&error),
@@ -68,7 +64,6 @@ pub(super) async fn tail(
     let lines = Lines {
         first: Some(first + "\n"),
         watching,
-        containers,
         sign_of_life: signs_of_life(),
     };
     (
@@ -172,15 +167,12 @@ fn shallow(policy: &Policy) -> Vec<&str> {
 struct Lines {
     first: Option<String>,
     watching: Watching,
-    containers: watch::Receiver<Book>,
     sign_of_life: Interval,
 }
 
 impl Lines {
     fn put(&self, seen: &Seen, to: &mut String) {
-        let book = self.containers.borrow();
-        let container = seen.cgroup().and_then(|cgroup| book.name_at(cgroup));
-        to.push_str(&seen.to_json(container, self.watching.shows_values()));
+        to.push_str(&seen.to_json(self.watching.shows_values()));
         to.push('\n');
     }
 }

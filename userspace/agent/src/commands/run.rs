@@ -300,7 +300,6 @@ impl Serving {
             netns_agents: taken.netns_agents.clone(),
             refused: early.refused,
             ready: Arc::new(AtomicBool::new(true)),
-            containers: early.containers.book(),
             names: early.names.book(),
             tail_values: config.tail_values,
             live: Arc::default(),

@@ -1,6 +1,6 @@
 //! The containers that runtimes have named.
 
-use std::{collections::BTreeMap, path::Path};
+use std::collections::BTreeMap;
 
 use policy::{Container, KUBELETS, MAX_CONTAINER_TEXT_BYTES, Pod};
 use policy_source::{PodFacts, Pods};
@@ -27,13 +27,6 @@ impl Book {
     /// Returns all running containers.
     pub fn running(&self) -> impl Iterator<Item = &Container> + Clone {
         self.0.iter().flat_map(|page| &page.containers)
-    }
-
-    /// Returns the name of the container whose processes are in this cgroup.
-    pub fn name_at(&self, cgroup: &str) -> Option<&str> {
-        let mut running = self.running();
-        let container = running.find(|one| Path::new(cgroup).starts_with(&one.cgroup))?;
-        container.names.first().map(String::as_str)
     }
 }
 

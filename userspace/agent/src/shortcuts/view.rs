@@ -18,6 +18,11 @@ pub struct ShortcutView {
 }
 
 impl ShortcutView {
+    /// Returns the client's process and the number of its cgroup. None on another host.
+    pub fn process(&self) -> Option<(u32, u64)> {
+        self.flow.process()
+    }
+
     fn new(
         OnShortcut {
             flow,

@@ -8,7 +8,7 @@ use std::{
     fs,
     net::TcpListener,
     path::Path,
-    process::Command,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -25,6 +25,8 @@ use crate::common::{
 };
 
 const PORT: u16 = 9042;
+/// The port of a database whose flows are left alone, and shown.
+const OBSERVED: u16 = 9043;
 
 /// How long the agent waits for an answer, and for its next turn.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -98,6 +100,10 @@ fn a_rule_holds_for_the_container_of_that_name_and_for_no_other_in_the_same_netw
     // From the first moment on: they ran before it.
     assert!(host.denied(&billing));
     assert!(!host.denied(&shop));
+    eventually("it is said who was refused", || {
+        let denied: Value = serde_json::from_str(&agent.get("/denied").unwrap()).unwrap();
+        denied[0]["container"] == "billing-app-1"
+    });
     assert_eq!(agent.metric("underpass_containers").unwrap(), 2.0);
     // A name that another container has given to it is not its own.
     let policy = host.policy("container = [\"alias\", \"other/alias\", \"shop-app-1\"]");
@@ -418,8 +424,12 @@ fn records_name_the_container_and_its_pod() {
     let policy = format!(
         "[containers]\ndocker = []\ncri = [{:?}]\nrecord_labels = [\"app\"]\n{}",
         host.folder.path().join("cri.sock"),
-        rule("enrich", &pipeline)
+        rule("enrich", &pipeline) + &rule("observe", &to(&[OBSERVED])).replace("\"r\"", "\"seen\"")
     );
+    let seen = host
+        .sandbox
+        .server(|| TcpListener::bind(("127.0.0.1", OBSERVED)));
+    let seen = seen.unwrap().unwrap();
     let (netns, cgroup) = (Some(&host.sandbox.netns), &host.sandbox.cgroup);
     let agent = Agent::start(Path::new(BINARY), netns, cgroup, "", &policy).unwrap();
     let mut client = web.dial(host.database.local_addr().unwrap()).unwrap();
@@ -440,12 +450,50 @@ fn records_name_the_container_and_its_pod() {
         [&flows[0]["pod"], &flows[0]["namespace"]],
         ["web-1", "shop"]
     );
+    // Of what is left alone, too.
+    let untouched = web.dial(seen.local_addr().unwrap()).unwrap();
+    let flows: Value = serde_json::from_str(&agent.get("/flows").unwrap()).unwrap();
+    let flows = flows.as_array().unwrap();
+    let observed = flows.iter().find(|flow| flow["rule"] == "seen").unwrap();
+    assert_eq!(
+        [
+            &observed["container"],
+            &observed["pod"],
+            &observed["labels"]["app"]
+        ],
+        ["main", "web-1", "web"],
+        "{observed}"
+    );
+    drop(untouched);
+    let mut tail = Command::new(BINARY);
+    let tail = tail
+        .args(["tail", "--json", "--count", "1", "--admin"])
+        .arg(agent.admin_socket())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("it watches", || {
+        agent.metric("underpass_tail_watchers").unwrap() == 1.0
+    });
     passes(
         &mut client,
         &mut server,
         &query(4, 1, "SELECT v FROM shop.orders"),
     );
     passes(&mut server, &mut client, &void(4, 1));
+    let told = tail.wait_with_output().unwrap().stdout;
+    let told = String::from_utf8(told).unwrap();
+    let told: Value = serde_json::from_str(told.lines().nth(1).unwrap()).unwrap();
+    assert_eq!(
+        [
+            &told["container"],
+            &told["pod"],
+            &told["namespace"],
+            &told["labels"]["app"]
+        ],
+        ["main", "web-1", "shop", "web"],
+        "{told}"
+    );
     for file in &files {
         let mut lines = Vec::new();
         eventually("its record is written", || {

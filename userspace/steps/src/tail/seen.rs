@@ -10,7 +10,7 @@ use flow::Path;
 use policy::{FilterFact, FilterKey, Filtered};
 use serde::Serialize;
 
-use super::super::{What, Whose, audit};
+use super::super::{What, Whose, audit, containers::Contained};
 
 /// A request and what became of it. Made on the threads on which bytes move, so it copies nothing that is not shown.
 #[derive(Debug)]
@@ -110,15 +110,9 @@ impl Seen {
         }
     }
 
-    /// Returns the client's cgroup, if the client is on this host and was there when it was first looked for.
-    pub fn cgroup(&self) -> Option<&str> {
-        self.whose.cgroup.as_deref()
-    }
-
-    /// Writes the line, without its end. `container`: the name of the client's container. A field that is not known, or
-    /// does not apply, is left out.
-    pub fn to_json(&self, container: Option<&str>, with_values: bool) -> String {
-        let text = serde_json::to_string(&self.line(container, with_values)).unwrap_or_default();
+    /// Writes the line, without its end. A field that is not known, or does not apply, is left out.
+    pub fn to_json(&self, with_values: bool) -> String {
+        let text = serde_json::to_string(&self.line(with_values)).unwrap_or_default();
         // JSON allows some control characters, and terminals obey them.
         match text.contains(char::is_control) {
             true => text.replace(char::is_control, "?"),
@@ -126,7 +120,7 @@ impl Seen {
         }
     }
 
-    fn line<'l>(&'l self, container: Option<&'l str>, with_values: bool) -> Line<'l> {
+    fn line(&self, with_values: bool) -> Line<'_> {
         let (whose, flow, statement) = (&*self.whose, &self.whose.flow, &self.statement);
         let values = self.values.as_deref().filter(|_| with_values);
         let known = self.fingerprint.as_ref().map(|known| known.text());
@@ -149,8 +143,8 @@ impl Seen {
             process: whose.process(),
             pid: whose.process().map(|_| flow.process.pid),
             uid: whose.process().map(|_| flow.process.uid),
-            cgroup: self.cgroup(),
-            container,
+            cgroup: whose.cgroup.as_deref(),
+            container: whose.container(),
             user: self.user.as_deref(),
             driver: whose.driver()[0],
             application: whose.application(),
@@ -196,8 +190,8 @@ struct Line<'l> {
     uid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cgroup: Option<&'l str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    container: Option<&'l str>,
+    #[serde(flatten)]
+    container: Option<&'l Contained>,
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<&'l str>,
     #[serde(skip_serializing_if = "Option::is_none")]
