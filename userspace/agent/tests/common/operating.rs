@@ -116,10 +116,18 @@ fn shape(text: &str) -> String {
             .join("0"),
     };
     let is_bar = |c: char| ('▁'..='█').contains(&c);
+    // A page has a space between a number and its unit, which is another one when more is measured.
+    let is_unit = |word: &str| ["µs", "ms", "s", "B", "kB", "MB", "KiB", "MiB"].contains(&word);
     let lines = text.lines().map(|line| {
         let words = line.split(|c: char| c.is_whitespace() || is_bar(c));
         let words = words.filter(|word| !word.is_empty()).map(shaped);
-        words.collect::<Vec<_>>().join(" ")
+        let mut kept: Vec<String> = Vec::new();
+        for word in words {
+            if !(is_unit(&word) && kept.last().is_some_and(|before| before == "0")) {
+                kept.push(word);
+            }
+        }
+        kept.join(" ")
     });
     lines.collect::<Vec<_>>().join("\n").trim_end().to_owned()
 }
