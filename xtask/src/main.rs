@@ -63,7 +63,7 @@ enum Chore {
     Demo(demo::Args),
     /// Count the decoder's instructions and hold them to the committed counts
     Instructions(instructions::Args),
-    /// Run the fuzz targets of the protocol's crate
+    /// Feed everything that reads from outside with any bytes
     Fuzz(fuzz::Args),
     /// Boot other kernels in an emulator: what doctor says there, streams over the splice, a driver, the demo
     Kernels(kernels::Args),

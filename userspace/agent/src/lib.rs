@@ -25,6 +25,8 @@ pub mod containers;
 pub mod control;
 pub mod edge;
 pub mod fleet;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 mod incoming;
 pub mod kernel_counters;
 pub mod log;

@@ -33,20 +33,48 @@ pub fn read(archive: &Path) -> io::Result<Inputs> {
     Ok(inputs)
 }
 
-/// Runs every input of a target, whose archive is in `folder`. Returns how many there are. The name of each
-/// is written to standard error first, so that a test shows which one made it panic.
+/// A fuzz target: panics when something does not hold for an input.
+pub type Check = fn(&[u8]);
+
+/// The committed corpora: an archive for each target.
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus");
+
+/// The ending of an archive's name.
+pub const ENDING: &str = ".tar.gz";
+
+/// A corpus with fewer inputs than this lost something.
+const FEW: usize = 20;
+
+/// Runs the committed inputs of these targets. The name of each is written to standard error first, so that a test shows which
+/// one made it panic.
 ///
 /// # Errors
-/// Errors are those of [`read`]; they name the file.
-pub fn replay(folder: &Path, target: &str, run: impl Fn(&[u8])) -> io::Result<usize> {
-    let archive = folder.join(format!("{target}.tar.gz"));
+/// A corpus cannot be read, or has too few inputs.
+pub fn hold(targets: &[(&str, Check)]) -> io::Result<()> {
+    for (target, check) in targets {
+        for (name, input) in committed(target)? {
+            eprintln!("{target}: {name}");
+            check(&input);
+        }
+    }
+    Ok(())
+}
+
+/// Reads the committed inputs of a target.
+///
+/// # Errors
+/// The corpus cannot be read, or has too few inputs.
+pub fn committed(target: &str) -> io::Result<Inputs> {
+    let archive = Path::new(FOLDER).join(format!("{target}{ENDING}"));
     let inputs = read(&archive)
         .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", archive.display())))?;
-    for (name, input) in &inputs {
-        eprintln!("{target}: {name}");
-        run(input);
+    match inputs.len() < FEW {
+        false => Ok(inputs),
+        true => {
+            let few = format!("{target}: {} inputs, expected {FEW}", inputs.len());
+            Err(io::Error::other(few))
+        }
     }
-    Ok(inputs.len())
 }
 
 /// Writes an archive in place of what is there.

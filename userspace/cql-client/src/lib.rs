@@ -28,6 +28,8 @@
 mod answer;
 mod client;
 mod conversation;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 mod guard;
 mod no_answer;
 mod opening;

@@ -10,7 +10,7 @@
 )]
 mod database;
 #[cfg(test)]
-#[path = "../../cql/fuzz/src/memory.rs"]
+#[path = "../../fuzz/src/memory.rs"]
 mod memory;
 #[cfg(test)]
 #[allow(

@@ -20,6 +20,10 @@ pub const MAX_LEVELS: usize = 4_096;
 /// is in it.
 pub const MAX_WANTED: usize = 1 << 20;
 
+/// Requests a second that nobody has. A record that names more names so many: levels are JSON, which has no infinity, and hosts
+/// could read none of them.
+const MAX_RATE: f64 = 1e12;
+
 /// The record in which a host says what it wants.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -84,6 +88,11 @@ impl Book {
     pub fn put(&mut self, host: &str, revision: u64, mut record: Record) {
         self.remove(host);
         self.seen = self.seen.max(revision);
+        for limit in record.limits.values_mut() {
+            limit.rate = limit.rate.clamp(0.0, MAX_RATE);
+            let wanted = limit.wanted.values_mut();
+            wanted.for_each(|wanted| *wanted = wanted.clamp(0.0, MAX_RATE));
+        }
         if self.wanted + record.wanted() > MAX_WANTED {
             for limit in record.limits.values_mut() {
                 limit.left_out = limit.wanted.len();
@@ -140,7 +149,7 @@ impl Book {
             rate = rate.min(limit.rate);
             left_out += limit.left_out;
             for (tenant, wanted) in &limit.wanted {
-                tenants.entry(*tenant).or_default().push(wanted.max(0.0));
+                tenants.entry(*tenant).or_default().push(*wanted);
             }
         }
         if tenants.len() > room {
@@ -204,6 +213,20 @@ mod tests {
         book.remove("b");
         let level = book.levels().limits["shop.user"].levels[&Tenant::named("alice")];
         assert_eq!(level.most, Some(40.0));
+    }
+
+    #[test]
+    fn levels_are_numbers_whatever_a_host_says() {
+        let mut book = Book::default();
+        book.put(
+            "a",
+            1,
+            record(f64::MAX, &[("alice", f64::MAX), ("bob", -1.0)]),
+        );
+        book.put("b", 2, record(f64::MAX, &[("alice", f64::MAX)]));
+        for level in book.levels().limits["shop.user"].levels.values() {
+            assert!(level.spare.is_finite() && level.most.is_none_or(f64::is_finite));
+        }
     }
 
     #[test]

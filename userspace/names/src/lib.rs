@@ -21,6 +21,8 @@ mod book;
 mod cluster;
 mod failure;
 mod follow;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 mod known;
 mod message;
 mod metrics;

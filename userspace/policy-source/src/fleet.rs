@@ -81,7 +81,7 @@ impl Fleet {
         let prefix = keys.rules();
         let old = self
             .session
-            .page(&prefix, &prefix, MAX_FRAGMENTS + 1)
+            .page(&prefix, prefix.as_bytes(), MAX_FRAGMENTS + 1)
             .await?;
         if old.more() {
             let said = format!(
@@ -171,8 +171,7 @@ impl Fleet {
         let mut from = prefix.clone().into_bytes();
         let mut statuses = Vec::new();
         loop {
-            let begin = String::from_utf8_lossy(&from).into_owned();
-            let page = self.session.page(&prefix, &begin, STATUSES_AT_ONCE).await?;
+            let page = self.session.page(&prefix, &from, STATUSES_AT_ONCE).await?;
             let read = page.kvs().iter();
             statuses.extend(read.filter_map(|kv| serde_json::from_slice(kv.value()).ok()));
             match page.kvs().last() {

@@ -17,6 +17,8 @@ mod failure;
 mod fleet;
 mod follow;
 mod fragments;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 mod keys;
 mod kubernetes;
 mod pace;

@@ -88,7 +88,9 @@ impl Session {
     /// Reads the policy, and the revision of etcd at which it was read.
     pub(crate) async fn list(&mut self) -> Result<(i64, Result<Fragments, Unusable>), Failure> {
         let prefix = self.keys.rules();
-        let read = self.page(&prefix, &prefix, MAX_FRAGMENTS + 1).await?;
+        let read = self
+            .page(&prefix, prefix.as_bytes(), MAX_FRAGMENTS + 1)
+            .await?;
         let now = read.header().map_or(0, |header| header.revision());
         let changed = read.kvs().iter().map(|kv| kv.mod_revision()).max();
         let values = read.kvs().iter();
@@ -102,7 +104,7 @@ impl Session {
     pub(crate) async fn page(
         &mut self,
         prefix: &str,
-        from: &str,
+        from: &[u8],
         most: usize,
     ) -> Result<GetResponse, Failure> {
         let options = GetOptions::new()

@@ -6,6 +6,8 @@
 //!
 //! A session ends with the first failure, and the next one is with another member. The shares stay as they are in between.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod leading;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
@@ -235,7 +237,7 @@ impl Joined {
     /// Reads the levels, watches from the next revision on, and takes a lease.
     async fn begin(session: &mut Session, member: &mut Member) -> Result<Self, Failure> {
         let prefix = session.keys.sharing();
-        let found = session.page(&prefix, &prefix, KEYS).await?;
+        let found = session.page(&prefix, prefix.as_bytes(), KEYS).await?;
         let (mut is_led, mut period) = (false, PERIOD);
         for kv in found.kvs() {
             match what(kv.key()) {

@@ -45,6 +45,8 @@ mod drain;
 mod edit;
 mod entered;
 mod frame_position;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 mod incoming;
 mod intake;
 pub mod keeper;

@@ -34,6 +34,8 @@ mod fields;
 pub mod fold;
 mod followed;
 mod frames;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 pub mod grpc;
 pub mod http;
 mod journal;

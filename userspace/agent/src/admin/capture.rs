@@ -47,10 +47,10 @@ const READ_IT: &str = "give the rule `action = \"enrich\"` and a step that reads
 
 /// A capture that is asked for.
 #[derive(Debug, PartialEq)]
-struct Wanted {
+pub(super) struct Wanted {
     flow: Option<String>,
     rule: Option<String>,
-    time: Duration,
+    pub(super) time: Duration,
     values: bool,
 }
 
@@ -133,7 +133,7 @@ fn note(wanted: &Wanted, uid: Option<u32>) {
 }
 
 /// Reads what is asked for: `flow=17&for=10s&values`, or `rule=NAME`, in which `%` stands before a byte.
-fn wanted(query: &str) -> Result<Wanted, String> {
+pub(super) fn wanted(query: &str) -> Result<Wanted, String> {
     let mut wanted = Wanted {
         flow: None,
         rule: None,

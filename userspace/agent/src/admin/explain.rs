@@ -77,7 +77,7 @@ fn untouched(flow: &Untouched, policy: &Policy) -> Candidate {
 }
 
 /// Reads a connection that does not exist yet.
-fn newcomer(query: &str) -> Result<Candidate, String> {
+pub(super) fn newcomer(query: &str) -> Result<Candidate, String> {
     let mut candidate =
         Candidate::elsewhere(IpAddr::from(Ipv4Addr::UNSPECIFIED), ([0; 4], 0).into());
     candidate.from = None;
@@ -111,7 +111,7 @@ fn newcomer(query: &str) -> Result<Candidate, String> {
     }
 }
 
-fn explanation(policy: &Policy, candidate: &Candidate, session: &Session) -> Vec<Value> {
+pub(super) fn explanation(policy: &Policy, candidate: &Candidate, session: &Session) -> Vec<Value> {
     let tried = policy.try_each(candidate, session);
     let rules = policy.rules.iter().zip(&tried).map(|(rule, tried)| {
         let (outcome, keys) = told(tried);

@@ -15,6 +15,8 @@ mod containers;
 mod denied;
 mod explain;
 mod flows;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod guests;
 mod listeners;
 mod names;

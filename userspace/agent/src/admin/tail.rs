@@ -84,7 +84,7 @@ pub(super) fn signs_of_life() -> Interval {
 }
 
 /// Reads what is asked for: `filter=…&slower_than=20ms&errors&statement=…&values`, in which `%` stands before a byte.
-fn wanted(query: &str) -> Result<Wanted, String> {
+pub(super) fn wanted(query: &str) -> Result<Wanted, String> {
     let mut wanted = Wanted::default();
     for parameter in query.split('&').filter(|one| !one.is_empty()) {
         let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));

@@ -44,7 +44,7 @@ impl InForce {
         self.by(&schema())
     }
 
-    fn by(&self, schema: &Json) -> String {
+    pub(super) fn by(&self, schema: &Json) -> String {
         let mut whole = one(&self.sources);
         keep_what_began(&mut whole, one(&self.began));
         for name in ["agent", "log", "default", "health", "containers"] {

@@ -15,6 +15,8 @@ mod containers;
 mod dry;
 mod error;
 mod etcd;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod health;
 mod holdout;
 mod host;

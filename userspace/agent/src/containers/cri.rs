@@ -113,25 +113,11 @@ impl Cri {
         });
         let filter = Some(ContainerFilter { state });
         let question = ListContainersRequest { filter };
-        let listed: Option<ListContainersResponse> = self.call("ListContainers", &question).await?;
-        let question = ListPodSandboxRequest {};
-        let pods: Option<ListPodSandboxResponse> = self.call("ListPodSandbox", &question).await?;
-        let pods = pods.unwrap_or_default().items.into_iter();
-        let pods: HashMap<String, HashMap<String, String>> =
-            pods.map(|pod| (pod.id, pod.labels)).collect();
-        let containers = listed.unwrap_or_default().containers.into_iter();
-        let running = containers.filter(|container| container.state == CONTAINER_RUNNING);
-        Ok(running
-            .map(|container| {
-                let of_pod = pods.get(&container.pod_sandbox_id).cloned();
-                let labels = of_pod.unwrap_or_default().into_iter();
-                Running {
-                    id: container.id,
-                    names: container.metadata.map(|m| m.name).into_iter().collect(),
-                    labels: labels.chain(container.labels).collect(),
-                }
-            })
-            .collect())
+        let containers = self.call("ListContainers", &question).await?;
+        let pods = self
+            .call("ListPodSandbox", &ListPodSandboxRequest {})
+            .await?;
+        listed(&containers.unwrap_or_default(), &pods.unwrap_or_default())
     }
 
     /// The number of its first process. None: it has ended.
@@ -140,22 +126,18 @@ impl Cri {
             container_id: id.to_owned(),
             verbose: true,
         };
-        let status: Option<ContainerStatusResponse> =
-            self.call("ContainerStatus", &question).await?;
-        let Some(status) = status else {
-            return Ok(None);
-        };
-        let info = status.info.get("info").map_or("", String::as_str);
-        let info: Info = serde_json::from_str(info).map_err(Failure::garbage)?;
-        Ok(Some(info.pid).filter(|pid| *pid != 0))
+        match self.call("ContainerStatus", &question).await? {
+            Some(status) => inspected(&status),
+            None => Ok(None),
+        }
     }
 
-    /// Calls a method. None where there is no such thing.
-    async fn call<A: Message + Default>(
+    /// Calls a method, and returns the answer's message. None where there is no such thing.
+    async fn call(
         &mut self,
         method: &str,
         question: &impl Message,
-    ) -> Result<Option<A>, Failure> {
+    ) -> Result<Option<Vec<u8>>, Failure> {
         let uri = format!("http://cri/runtime.v1.RuntimeService/{method}");
         let request = grpc::request(&uri, &question.encode_to_vec()).map_err(Failure::garbage)?;
         let answer = self.0.ask(request, MAX_MESSAGE_BYTES).await?;
@@ -167,11 +149,40 @@ impl Cri {
                 let cut =
                     || Failure::Garbage("a message that is cut, or compressed unasked".into());
                 let message = grpc::unframed(&answer.body).ok_or_else(cut)?;
-                A::decode(message).map(Some).map_err(Failure::garbage)
+                Ok(Some(message.to_owned()))
             }
             Some((NOT_FOUND, _)) => Ok(None),
             Some((status, message)) => Err(Failure::Refused(format!("status {status} {message}"))),
             None => Err(Failure::Garbage("no gRPC status".into())),
         }
     }
+}
+
+/// Reads a list of containers, and one of pods. Labels of a container are its own and its pod's.
+pub(super) fn listed(containers: &[u8], pods: &[u8]) -> Result<Vec<Running>, Failure> {
+    let listed = ListContainersResponse::decode(containers).map_err(Failure::garbage)?;
+    let pods = ListPodSandboxResponse::decode(pods).map_err(Failure::garbage)?;
+    let pods = pods.items.into_iter();
+    let pods: HashMap<String, HashMap<String, String>> =
+        pods.map(|pod| (pod.id, pod.labels)).collect();
+    let containers = listed.containers.into_iter();
+    let running = containers.filter(|container| container.state == CONTAINER_RUNNING);
+    let running = running.map(|container| {
+        let of_pod = pods.get(&container.pod_sandbox_id).cloned();
+        let labels = of_pod.unwrap_or_default().into_iter();
+        Running {
+            id: container.id,
+            names: container.metadata.map(|m| m.name).into_iter().collect(),
+            labels: labels.chain(container.labels).collect(),
+        }
+    });
+    Ok(running.collect())
+}
+
+/// Reads the status of a container: the number of its first process. None: it has ended.
+pub(super) fn inspected(status: &[u8]) -> Result<Option<u32>, Failure> {
+    let status = ContainerStatusResponse::decode(status).map_err(Failure::garbage)?;
+    let info = status.info.get("info").map_or("", String::as_str);
+    let info: Info = serde_json::from_str(info).map_err(Failure::garbage)?;
+    Ok(Some(info.pid).filter(|pid| *pid != 0))
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use http_body_util::{BodyExt, Full};
 use hyper::{Request, StatusCode, body::Bytes, header::HOST};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
 use tokio::sync::Notify;
 
 use super::{book::Running, failure::Failure, http::Connection};
@@ -50,34 +50,25 @@ impl Docker {
 
     /// Lists the running containers.
     pub(super) async fn list(&mut self) -> Result<Vec<Running>, Failure> {
-        let listed: Option<Vec<Listed>> = self.get("/containers/json", MAX_LIST_BYTES).await?;
-        let listed = listed.ok_or_else(|| Failure::Refused("404 Not Found".into()))?;
-        let running = listed.into_iter().map(|container| Running {
-            id: container.id,
-            names: own_names(&container.names.unwrap_or_default()),
-            labels: container.labels.unwrap_or_default(),
-        });
-        Ok(running.collect())
+        let body = self.get("/containers/json", MAX_LIST_BYTES).await?;
+        let body = body.ok_or_else(|| Failure::Refused("404 Not Found".into()))?;
+        listed(&body)
     }
 
     /// The number of its first process. None: it has ended.
     pub(super) async fn pid(&mut self, id: &str) -> Result<Option<u32>, Failure> {
         let path = format!("/containers/{id}/json");
-        let inspected: Option<Inspected> = self.get(&path, MAX_CONTAINER_BYTES).await?;
-        Ok(inspected.map(|i| i.state.pid).filter(|pid| *pid != 0))
+        match self.get(&path, MAX_CONTAINER_BYTES).await? {
+            Some(body) => inspected(&body),
+            None => Ok(None),
+        }
     }
 
     /// Gets a path. None where there is no such thing.
-    async fn get<T: DeserializeOwned>(
-        &mut self,
-        path: &str,
-        most: usize,
-    ) -> Result<Option<T>, Failure> {
+    async fn get(&mut self, path: &str, most: usize) -> Result<Option<Bytes>, Failure> {
         let answer = self.0.ask(request(path)?, most).await?;
         match answer.status {
-            StatusCode::OK => serde_json::from_slice(&answer.body)
-                .map(Some)
-                .map_err(Failure::garbage),
+            StatusCode::OK => Ok(Some(answer.body)),
             StatusCode::NOT_FOUND => Ok(None),
             status => Err(Failure::Refused(status.to_string())),
         }
@@ -97,6 +88,23 @@ impl Docker {
         }
         Ok(())
     }
+}
+
+/// Reads a list of containers.
+pub(super) fn listed(body: &[u8]) -> Result<Vec<Running>, Failure> {
+    let listed: Vec<Listed> = serde_json::from_slice(body).map_err(Failure::garbage)?;
+    let running = listed.into_iter().map(|container| Running {
+        id: container.id,
+        names: own_names(&container.names.unwrap_or_default()),
+        labels: container.labels.unwrap_or_default(),
+    });
+    Ok(running.collect())
+}
+
+/// Reads the description of a container: the number of its first process. None: it has ended.
+pub(super) fn inspected(body: &[u8]) -> Result<Option<u32>, Failure> {
+    let inspected: Inspected = serde_json::from_slice(body).map_err(Failure::garbage)?;
+    Ok(Some(inspected.state.pid).filter(|pid| *pid != 0))
 }
 
 fn request(path: &str) -> Result<Request<Full<Bytes>>, Failure> {

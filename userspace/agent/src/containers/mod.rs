@@ -13,6 +13,8 @@ mod book;
 mod cri;
 mod docker;
 mod failure;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod http;
 mod metrics;
 mod runtime;

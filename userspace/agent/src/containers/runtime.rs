@@ -174,25 +174,9 @@ impl Runtime {
     }
 
     fn learn(&mut self, running: Running, cgroup: PathBuf, pid: u32) {
-        let fits = |text: &str| text.len() <= MAX_CONTAINER_TEXT_BYTES;
-        let names = running.names.into_iter().filter(|name| fits(name));
-        // Of Docker's containers whoever runs one, or builds its image, sets all labels.
-        let pod = match self.socket.speaks {
-            Speaks::Cri => Pod::of_labels(&running.labels),
-            Speaks::Docker => None,
-        };
-        let labels = running.labels.into_iter();
-        let container = Container {
-            names: names.take(MAX_LABELS).collect(),
-            labels: labels
-                .filter(|(key, value)| fits(key) && fits(value))
-                .take(MAX_LABELS)
-                .collect(),
-            cgroup,
-            pid,
-            pod,
-        };
-        self.known.insert(running.id, container);
+        let id = running.id.clone();
+        let container = container(running, cgroup, pid, self.socket.speaks);
+        self.known.insert(id, container);
     }
 
     /// Counts how it has answered, and says when that has changed.
@@ -235,6 +219,28 @@ impl Runtime {
             }
             news.notify_one();
         }
+    }
+}
+
+/// Makes of a container what is kept of it.
+pub(super) fn container(running: Running, cgroup: PathBuf, pid: u32, speaks: Speaks) -> Container {
+    let fits = |text: &str| text.len() <= MAX_CONTAINER_TEXT_BYTES;
+    let names = running.names.into_iter().filter(|name| fits(name));
+    // Of Docker's containers whoever runs one, or builds its image, sets all labels.
+    let pod = match speaks {
+        Speaks::Cri => Pod::of_labels(&running.labels),
+        Speaks::Docker => None,
+    };
+    let labels = running.labels.into_iter();
+    Container {
+        names: names.take(MAX_LABELS).collect(),
+        labels: labels
+            .filter(|(key, value)| fits(key) && fits(value))
+            .take(MAX_LABELS)
+            .collect(),
+        cgroup,
+        pid,
+        pod,
     }
 }
 

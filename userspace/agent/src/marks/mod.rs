@@ -9,6 +9,8 @@
 //! meet the file's rules again; flows that it has changed stay as they are.
 
 mod apply;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod lasting;
 mod selector;
 mod server;

@@ -203,9 +203,14 @@ async fn list(State(desk): State<Desk>) -> Result<Response, Refused> {
     Ok(as_json(&desk.ask(Asked::List).await?))
 }
 
+/// Reads what is asked for.
+pub(super) fn said(body: &str) -> Result<Wanted, String> {
+    let wanted: RawWanted = serde_json::from_str(body).map_err(|e| e.to_string())?;
+    wanted.parse()
+}
+
 async fn set(State(desk): State<Desk>, body: String) -> Result<Response, Refused> {
-    let wanted: RawWanted = serde_json::from_str(&body).map_err(|e| bad(e.to_string()))?;
-    let wanted = wanted.parse().map_err(bad)?;
+    let wanted = said(&body).map_err(bad)?;
     // The mark is set even if nobody waits for the answer any more.
     let done = tokio::spawn(desk.set(wanted)).await;
     Ok(as_json(&done.map_err(stopping)??))

@@ -22,6 +22,8 @@
 //! other one has them: until `Taken` the old one, which takes them back; from then on the new one.
 
 mod drain;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod predecessor;
 mod protocol;
 mod successor;

@@ -20,7 +20,7 @@ use tokio::{sync::watch, time};
 
 use super::protocol::{FORMAT, Link, Listener, Message, Welcome, socket_of};
 use crate::{
-    marks::{Target, Wanted},
+    marks::{LONGEST, Target, Wanted},
     observed::SharedDataplane,
     socket_file::{Door, SocketError, SocketFile},
 };
@@ -291,12 +291,13 @@ fn is_nobody(error: &io::Error) -> bool {
     matches!(error.kind(), NotFound | ConnectionRefused)
 }
 
-fn wanted(target: &str, action: &str, lasts_s: Option<u64>) -> Result<Wanted, String> {
+pub(super) fn wanted(target: &str, action: &str, lasts_s: Option<u64>) -> Result<Wanted, String> {
     let action = Action::parse(action).ok_or_else(|| format!("no action is {action:?}"))?;
     Ok(Wanted {
         target: Target::parse(target, action)?,
         action,
-        lasts: lasts_s.map(Duration::from_secs),
+        // No time that an operator can write is longer.
+        lasts: lasts_s.map(|seconds| Duration::from_secs(seconds).min(LONGEST)),
         reset: false,
     })
 }

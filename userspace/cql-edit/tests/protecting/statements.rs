@@ -1,7 +1,6 @@
 //! Many statements, with mistakes and without: what goes on is the same, and has no value in it.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use cql::Analysis;
 use cql_edit::protect::Fate;
@@ -34,9 +33,8 @@ fn same_statement(text: &str, table: &str, column: &str) -> Option<(u64, bool)> 
 #[test]
 fn what_is_changed_is_the_same_statement_with_other_values() {
     const MAX_WORDS: usize = 40;
-    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cql/fuzz/corpus/statement.tar.gz");
     let (mut changed, mut refused) = (0, 0);
-    for bytes in corpus::read(&archive).unwrap().into_values() {
+    for bytes in corpus::committed("statement").unwrap().into_values() {
         let Ok(text) = std::str::from_utf8(bytes.get(1..).unwrap_or_default()) else {
             continue;
         };

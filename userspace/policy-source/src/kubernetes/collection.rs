@@ -90,9 +90,9 @@ struct List<'l> {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ListMetadata {
+pub(super) struct ListMetadata {
     #[serde(default)]
-    resource_version: String,
+    pub(super) resource_version: String,
     #[serde(default, rename = "continue")]
     more: String,
 }
@@ -318,21 +318,31 @@ impl<T: PartialEq> Collection<'_, T> {
             };
             let path = format!("{}?{from}{}", self.path, self.query);
             let answer = session.get(&path).await?;
-            let answer: List<'_> = parsed(&answer)?;
-            for object in answer.items {
-                match parsed::<Headed>(object.get().as_bytes()) {
-                    Ok(Headed { metadata }) => {
-                        self.put(&mut kept, &metadata, object);
-                    }
-                    // It has no name by which it could be refused.
-                    Err(_) => kept.is_cut = true,
-                }
+            let page = self.take_page(&answer, &mut kept)?;
+            if page.more.is_empty() {
+                return Ok((kept, page.resource_version));
             }
-            if answer.metadata.more.is_empty() {
-                return Ok((kept, answer.metadata.resource_version));
-            }
-            more = answer.metadata.more;
+            more = page.more;
         }
+    }
+
+    /// Takes the objects of a page of a list.
+    pub(super) fn take_page(
+        &self,
+        answer: &[u8],
+        kept: &mut Kept<T>,
+    ) -> Result<ListMetadata, Failure> {
+        let answer: List<'_> = parsed(answer)?;
+        for object in answer.items {
+            match parsed::<Headed>(object.get().as_bytes()) {
+                Ok(Headed { metadata }) => {
+                    self.put(kept, &metadata, object);
+                }
+                // It has no name by which it could be refused.
+                Err(_) => kept.is_cut = true,
+            }
+        }
+        Ok(answer.metadata)
     }
 
     fn put(&self, kept: &mut Kept<T>, metadata: &Metadata, object: &RawValue) -> bool {
@@ -376,36 +386,41 @@ impl<T: PartialEq> Collection<'_, T> {
             };
             unread.extend_from_slice(data);
             heard();
-            let mut read = 0;
-            let mut has_changed = false;
-            while let Some(line) = unread
-                .get(read..)
-                .unwrap_or_default()
-                .split_inclusive(|b| *b == b'\n')
-                .next()
-            {
-                if line.last() != Some(&b'\n') {
-                    break;
-                }
-                read += line.len();
-                let taken = self.take(line, kept, seen)?;
-                has_changed |= taken != Taken::Nothing;
-                if taken == Taken::Away && kept.is_cut {
-                    list_again.get_or_insert_with(|| Instant::now() + LIST_AGAIN);
-                }
+            let taken = self.take_lines(&mut unread, kept, seen)?;
+            if taken.has_room {
+                list_again.get_or_insert_with(|| Instant::now() + LIST_AGAIN);
             }
-            unread.drain(..read);
-            if unread.len() > MAX_LINE_BYTES {
-                return Err(Failure::TooLarge(format!(
-                    "an event has more than {MAX_LINE_BYTES} bytes"
-                )));
-            }
-            if has_changed {
+            if taken.has_changed {
                 changed(kept);
             }
             if list_again.is_some_and(|at| at <= Instant::now()) {
                 return Ok(Over::Room);
             }
+        }
+    }
+
+    /// Takes the events whose lines are whole, and leaves what is behind them.
+    pub(super) fn take_lines(
+        &self,
+        unread: &mut Vec<u8>,
+        kept: &mut Kept<T>,
+        seen: &mut String,
+    ) -> Result<TakenLines, Failure> {
+        let mut all = TakenLines::default();
+        let whole = unread.iter().rposition(|byte| *byte == b'\n');
+        let whole = whole.map_or(0, |last| last + 1);
+        let (lines, _) = unread.split_at(whole);
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            let taken = self.take(line, kept, seen)?;
+            all.has_changed |= taken != Taken::Nothing;
+            all.has_room |= taken == Taken::Away && kept.is_cut;
+        }
+        unread.drain(..whole);
+        match unread.len() > MAX_LINE_BYTES {
+            false => Ok(all),
+            true => Err(Failure::TooLarge(format!(
+                "an event has more than {MAX_LINE_BYTES} bytes"
+            ))),
         }
     }
 
@@ -442,6 +457,14 @@ impl<T: PartialEq> Collection<'_, T> {
             }
         }
     }
+}
+
+/// The outcome of some events.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TakenLines {
+    has_changed: bool,
+    /// There may be room for objects that were not kept.
+    has_room: bool,
 }
 
 /// Objects: what an event has done.

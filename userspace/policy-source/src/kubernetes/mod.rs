@@ -13,6 +13,8 @@ mod collection;
 mod conditions;
 mod count;
 mod follow;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod objects;
 mod pods;
 mod session;

@@ -68,17 +68,17 @@ impl Leading {
         }
         let since = done.header().map_or(0, |header| header.revision());
         let prefix = session.keys.wants();
-        let (mut book, mut from, mut begun) = (Book::default(), prefix.clone(), None);
+        let (mut book, mut from, mut begun) = (Book::default(), prefix.clone().into_bytes(), None);
         loop {
             let page = session.page(&prefix, &from, RECORDS_AT_ONCE).await?;
             let now = page.header().map_or(0, |header| header.revision());
             begun.get_or_insert(now);
             for kv in page.kvs() {
-                note(&mut book, &prefix, kv, true);
+                note_kv(&mut book, &prefix, kv, true);
             }
             match page.kvs().last() {
                 Some(last) if page.more() => {
-                    from = String::from_utf8_lossy(&[last.key(), &[0]].concat()).into_owned();
+                    from = [last.key(), &[0]].concat();
                 }
                 _ => break,
             }
@@ -107,7 +107,7 @@ impl Leading {
                 for event in read(said?)?.events() {
                     if let Some(kv) = event.kv() {
                         let is_there = event.event_type() == EventType::Put;
-                        note(&mut self.book, &prefix, kv, is_there);
+                        note_kv(&mut self.book, &prefix, kv, is_there);
                     }
                 }
                 Ok(true)
@@ -150,15 +150,23 @@ fn twice_in(period_ms: u64) -> Interval {
     ticks
 }
 
-/// Notes what a host wants, or that it has gone. What is no record changes nothing.
-fn note(book: &mut Book, prefix: &str, kv: &KeyValue, is_there: bool) {
+/// Notes what a host wants, or that it has gone.
+fn note_kv(book: &mut Book, prefix: &str, kv: &KeyValue, is_there: bool) {
     let host = kv.key().get(prefix.len()..).unwrap_or_default();
+    let value = is_there.then_some(kv.value());
+    note(book, host, value, revision(kv.mod_revision()));
+}
+
+/// Notes what a host wants. None: it has gone. What is no record changes nothing.
+pub(crate) fn note(book: &mut Book, host: &[u8], value: Option<&[u8]>, revision: u64) {
     let Ok(host) = std::str::from_utf8(host) else {
         return;
     };
-    match serde_json::from_slice(kv.value()) {
-        _ if !is_there => book.remove(host),
-        Ok(record) => book.put(host, revision(kv.mod_revision()), record),
-        Err(error) => tracing::debug!(host, "what a host wants of limits cannot be read: {error}"),
+    match value.map(serde_json::from_slice) {
+        None => book.remove(host),
+        Some(Ok(record)) => book.put(host, revision, record),
+        Some(Err(error)) => {
+            tracing::debug!(host, "what a host wants of limits cannot be read: {error}");
+        }
     }
 }

@@ -15,6 +15,8 @@
 mod agent;
 mod caretaker;
 mod find;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod process;
 mod protocol;
 mod shortcuts;

@@ -122,6 +122,17 @@ impl FlowSnapshot {
         // The order's numbers wrap. If more than 4 GiB of a flow were relayed since it was
         // enrolled, a multiple of that is not counted; everything else is.
         let relayed_up = resumed.up_seq.wrapping_sub(self.up_seq);
+        let flow = self.at(number);
+        let to_far = up + u64::from(relayed_up);
+        let to_near = down + resumed.position.to_near;
+        let [to_database, to_client] = self.near().directions(to_far, to_near);
+        flow.to_database.fetch_add(to_database, Relaxed);
+        flow.to_client.fetch_add(to_client, Relaxed);
+        flow
+    }
+
+    /// Makes the flow as it was when it was enrolled.
+    pub(super) fn at(&self, number: u64) -> Flow {
         let flow = Flow::resumed(
             number,
             ClientAddr::new(self.client),
@@ -147,13 +158,8 @@ impl FlowSnapshot {
                 },
             },
         );
-        let to_far = up + u64::from(relayed_up);
-        let to_near = down + resumed.position.to_near;
-        let [to_database, to_client] = self.near().directions(to_far, to_near);
-        let to_database = self.to_database + to_database;
-        let to_client = self.to_client + to_client;
-        flow.to_database.store(to_database, Relaxed);
-        flow.to_client.store(to_client, Relaxed);
+        flow.to_database.store(self.to_database, Relaxed);
+        flow.to_client.store(self.to_client, Relaxed);
         flow
     }
 }

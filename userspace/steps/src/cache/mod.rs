@@ -10,6 +10,8 @@
 
 mod connection;
 mod envelope;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod known;
 mod metrics;
 mod resp;

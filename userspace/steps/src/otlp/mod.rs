@@ -15,6 +15,8 @@ mod collectors;
 mod counters;
 mod delivery;
 mod exporting;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod messages;
 mod parts;
 mod pushing;

@@ -8,6 +8,8 @@
 
 mod document;
 mod file;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod metrics;
 mod ring;
 mod server;

@@ -1,0 +1,54 @@
+//! Properties that hold for any bytes from a database that the agent itself asks. Only tests and fuzzers have this module.
+
+use std::net::IpAddr;
+
+use cassandra_protocol::{
+    frame::{Opcode, Version},
+    types::{ByIndex as _, ByName as _},
+};
+
+use crate::{answer::Answer, panics};
+
+/// Versions, and the answers that are read.
+const VERSIONS: [Version; 3] = [Version::V3, Version::V4, Version::V5];
+const OPCODES: [Opcode; 3] = [Opcode::Result, Opcode::Supported, Opcode::Error];
+
+/// No answer that the scanner lets pass makes `cassandra-protocol` panic, or tells of more than it has bytes for.
+pub fn answer(data: &[u8]) {
+    let Some((first, body)) = data.split_first() else {
+        return;
+    };
+    let version = VERSIONS.get(usize::from(first % 3)).copied();
+    let opcode = OPCODES.get(usize::from(first / 3 % 3)).copied();
+    let (Some(version), Some(opcode)) = (version, opcode) else {
+        return;
+    };
+    let before = panics();
+    let answer = || Answer::new(version, opcode, body.to_vec());
+    let _ = answer().outcome();
+    if let Ok(rows) = answer().rows() {
+        let read = rows.read(|row| {
+            let text: Option<String> = row.by_name("query_string").ok().flatten();
+            let ip: Option<IpAddr> = row.by_name("peer").ok().flatten();
+            let port: Option<i32> = row.by_index(0).ok().flatten();
+            Some((text, ip, port))
+        });
+        assert_eq!(read.map(|read| read.len()).ok(), Some(rows.len()));
+    }
+    if let Ok(prepared) = answer().prepared() {
+        assert!(prepared.id.len() + prepared.types.len() <= body.len());
+    }
+    if let Ok(options) = answer().supported() {
+        let values = options.values().map(Vec::len).sum::<usize>();
+        assert!(options.len() + values <= body.len());
+    }
+    assert_eq!(panics(), before);
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_must_hold_holds_for_every_input() {
+        corpus::hold(&[("answer", super::answer)]).unwrap();
+    }
+}
