@@ -190,7 +190,8 @@ mod tests {
         }
         assert_eq!(outside(4, 0.05), None);
         let values: Vec<f64> = (0..10).map(f64::from).collect();
-        let estimate = Estimate::of(&values, chance(10)).unwrap();
+        // All ten on one side: one chance in 512, the least that ten rounds can have.
+        let estimate = Estimate::of(&values, 0.002).unwrap();
         assert_eq!(
             (estimate.figure, estimate.low, estimate.high),
             (4.5, 0.0, 9.0)
