@@ -49,7 +49,7 @@ pub enum Flaw {
 /// Writes a line.
 ///
 /// # Errors
-/// It is longer than [`MAX_LINE_BYTES`].
+/// The line is longer than [`MAX_LINE_BYTES`].
 pub fn line(of: &impl Serialize) -> Result<String, Flaw> {
     let text = serde_json::to_string(of).map_err(|e| Flaw::Wrong(0, e.to_string()))?;
     match text.len() <= MAX_LINE_BYTES {
@@ -76,7 +76,7 @@ impl<R: BufRead> Reader<R> {
     /// Reads the first line.
     ///
     /// # Errors
-    /// It is not a capture's.
+    /// The line is not a capture's.
     pub fn begin(mut from: R) -> Result<Self, Flaw> {
         let mut line = Vec::new();
         if !next(&mut from, &mut line, 1)? {

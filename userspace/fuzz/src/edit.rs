@@ -4,10 +4,10 @@
 //! change nothing leave every byte as it was; the same goes on however it is cut; and what goes on can be
 //! read as far as what came could.
 
+use super::ignore::Ignore;
 use super::memory::most_held;
 use super::script::{Compression, Run, Script, frame, lz4_segment, segment, startup};
-use cql::StreamId;
-use cql_edit::{Caller, Editor, Log, Unreadable, Unseen};
+use cql_edit::{Caller, Editor, Unreadable};
 use std::sync::Arc;
 use steps::{Later, STEPS, Steps};
 
@@ -19,17 +19,6 @@ const MAX_HELD_BYTES: usize = 4 << 20;
 const READY: u8 = 2;
 const QUERY: u8 = 7;
 const PREPARE: u8 = 9;
-
-struct Ignore;
-
-impl Log for Ignore {
-    fn changed(&mut self, _: &'static str) {}
-    fn refused(&mut self, _: StreamId, _: &'static str, _: &'static str) {}
-    fn answered(&mut self, _: &'static str) {}
-    fn would_refuse(&mut self, _: &'static str, _: &'static str) {}
-    fn slowed(&mut self, _: &'static str, _: u64) {}
-    fn unseen(&mut self, _: StreamId, _: Unseen, _: bool) {}
-}
 
 /// The bytes that went on.
 #[derive(Debug, Default, PartialEq)]

@@ -17,6 +17,7 @@ mod capture_request;
 mod edit;
 mod flow;
 mod handshake;
+mod ignore;
 mod kernel;
 mod memory;
 mod pipeline;

@@ -7,8 +7,7 @@ mod answers;
 mod requests;
 mod steps;
 
-use cql::StreamId;
-use cql_edit::{Caller, Editor, Log, Unseen};
+use cql_edit::{Caller, Editor};
 use cql_node::{Connection, InProcess};
 
 use self::{
@@ -16,6 +15,7 @@ use self::{
     requests::{Choices, Ids, Request, Statements},
     steps::{PIPELINES, Steps},
 };
+use super::ignore::Ignore;
 use super::script::{Compression, segment, startup};
 
 /// Requests of an input.
@@ -23,17 +23,6 @@ const MAX_REQUESTS: usize = 24;
 
 /// Requests that are on their way at once.
 const MAX_UNDER_WAY: usize = 4;
-
-struct Ignore;
-
-impl Log for Ignore {
-    fn changed(&mut self, _: &'static str) {}
-    fn refused(&mut self, _: StreamId, _: &'static str, _: &'static str) {}
-    fn answered(&mut self, _: &'static str) {}
-    fn would_refuse(&mut self, _: &'static str, _: &'static str) {}
-    fn slowed(&mut self, _: &'static str, _: u64) {}
-    fn unseen(&mut self, _: StreamId, _: Unseen, _: bool) {}
-}
 
 /// A database with a client's connection.
 struct Database {

@@ -136,7 +136,7 @@ impl<'a> Agent<'a> {
     /// which drains. `hooks`: test hooks of the other one.
     ///
     /// # Errors
-    /// It does not take over; with what it said. This one stays as it is.
+    /// The other agent does not take over; with what it said. This one stays as it is.
     pub fn take_over(&mut self, hooks: &str) -> anyhow::Result<Former> {
         let log = Arc::default();
         let beginning = Beginning {
@@ -332,7 +332,7 @@ impl Former {
     /// Waits for its end, and returns its log.
     ///
     /// # Errors
-    /// It does not end within `limit`, or has failed.
+    /// The process does not end within `limit`, or has failed.
     pub fn ends_within(&mut self, limit: Duration) -> anyhow::Result<String> {
         let deadline = Instant::now() + limit;
         loop {

@@ -66,7 +66,7 @@ use crate::{
 /// agent that runs is not in the way, it drains.
 ///
 /// # Errors
-/// It cannot start; nothing is attached then, and an agent that runs goes on.
+/// The agent cannot start; nothing is attached then, and one that runs goes on.
 pub fn run(
     file: &Path,
     format: Option<LogFormat>,

@@ -66,7 +66,7 @@ impl Given {
     /// The socket at this path: the one that was given, or a new one.
     ///
     /// # Errors
-    /// As [`SocketFile::bind`].
+    /// Those of [`SocketFile::bind`].
     pub fn socket(&mut self, door: Door, path: &Path) -> Result<SocketFile, SocketError> {
         match self.files.iter().position(|(given, _)| given == path) {
             Some(at) => SocketFile::given(door, path, self.files.swap_remove(at).1),
@@ -86,7 +86,7 @@ impl Predecessor {
     /// Asks the agent that runs for its terms. None: there is none.
     ///
     /// # Errors
-    /// It refuses, or does not answer.
+    /// The agent that runs refuses, or does not answer.
     pub async fn meet(control: &Path) -> anyhow::Result<Option<Self>> {
         let link = match Link::to(&socket_of(control)) {
             Ok(link) => Arc::new(link),
@@ -172,7 +172,7 @@ impl Predecessor {
     /// Facts about that agent for the data plane, once, if it is attached to the same as this agent is to be.
     ///
     /// # Errors
-    /// It is attached elsewhere.
+    /// The agent that runs is attached elsewhere.
     pub fn before(&mut self, options: &Options) -> anyhow::Result<Before> {
         let Welcome { cgroup, pins, .. } = &self.welcome;
         for (key, runs, wanted) in [
@@ -197,7 +197,7 @@ impl Predecessor {
     /// Waits until connections may be taken: it says so, or has died.
     ///
     /// # Errors
-    /// It goes on without this agent.
+    /// The agent that runs goes on without this one.
     pub async fn may_go(&self) -> anyhow::Result<()> {
         let said = self.link.send(&(Message::Ready, Vec::new())).await;
         if said.is_ok()
