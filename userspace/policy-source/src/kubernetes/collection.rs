@@ -5,6 +5,7 @@
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
 use http_body_util::BodyExt as _;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::{self, Instant};
@@ -308,7 +309,10 @@ impl<T: PartialEq> Collection<'_, T> {
         let mut more = String::new();
         loop {
             let from = match (more.is_empty(), fresh) {
-                (false, _) => format!("limit={page}&continue={more}"),
+                (false, _) => {
+                    let more = utf8_percent_encode(&more, NON_ALPHANUMERIC);
+                    format!("limit={page}&continue={more}")
+                }
                 (true, Fresh::Memory) => format!("limit={page}&resourceVersion=0"),
                 // With a limit, the server would ask its store.
                 (true, Fresh::AsSeen) => {

@@ -138,6 +138,12 @@ fn file(
     object: &RawValue,
     text: &Text,
 ) -> Result<PolicyFile, String> {
+    let (namespace, name) = (metadata.namespace.as_str(), metadata.name.as_str());
+    let is_placed = (kind == Kind::Namespaced) != namespace.is_empty();
+    // Two places would have one name.
+    if !is_placed || namespace.contains('/') || name.contains('/') {
+        return Err("metadata: an object of this kind is not there".to_owned());
+    }
     let read = |error: serde_json::Error| format!("spec: {error}");
     let body: Body<'_> = serde_json::from_str(object.get()).map_err(read)?;
     let spec = body.spec.map_or("null", RawValue::get);
@@ -151,8 +157,8 @@ fn file(
     let spec = serde_json::from_str(spec).map_err(read)?;
     let file = text(&PolicyObject {
         kind,
-        namespace: &metadata.namespace,
-        name: &metadata.name,
+        namespace,
+        name,
         spec: &spec,
     })?;
     fits(&file.text)?;
