@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{
-    cassandra, python,
+    cassandra, programs, python,
     run::{cargo, require_root, run as run_command},
     setup,
 };
@@ -20,6 +20,10 @@ pub struct Args {
     /// by round, until this time is over. The others are left out
     #[arg(long, value_name = "N")]
     minutes: Option<u64>,
+    /// Only have agents take over from one another so often, while five drivers work, and measure. With `UPDATE_DOCS` set the
+    /// result is written to `bench/results/upgrades.md`
+    #[arg(long, value_name = "N", conflicts_with = "minutes")]
+    upgrades: Option<u32>,
 }
 
 /// Tests with a load that can be set.
@@ -33,6 +37,13 @@ struct Soak {
     /// The value for a round of several, for tests that obey `UNDERPASS_SEED`.
     round: Option<&'static str>,
 }
+
+const UPGRADES: Soak = Soak {
+    program: "drivers",
+    tests: &["upgraded::drivers_work_while_agents_take_over_from_one_another"],
+    load: ("UNDERPASS_UPGRADES", "100"),
+    round: None,
+};
 
 const SOAKS: &[Soak] = &[
     Soak {
@@ -94,6 +105,7 @@ const SOAKS: &[Soak] = &[
         load: ("UNDERPASS_SHARING_AGENTS", "20"),
         round: None,
     },
+    UPGRADES,
     Soak {
         program: "drivers",
         tests: &["differential::answers_are_those_without_the_agent"],
@@ -115,17 +127,19 @@ const SOAKS: &[Soak] = &[
 pub fn run(args: &Args) -> Result<()> {
     require_root("soak", "loads BPF programs and makes network namespaces")?;
     setup::ensure(&setup::ALL)?;
-    let variables = python::ensure()?;
+    let mut variables = programs::ensure()?;
+    variables.extend(python::ensure()?);
     let node = cassandra::up(None)?;
     let provided = Provided {
         variables,
         node: &node,
     };
-    let soaked = match args.minutes {
-        None => SOAKS
+    let soaked = match (args.minutes, args.upgrades) {
+        (Some(minutes), _) => provided.rounds(Duration::from_secs(60 * minutes)),
+        (None, Some(upgrades)) => provided.run(&UPGRADES, &upgrades.to_string(), 0),
+        (None, None) => SOAKS
             .iter()
             .try_for_each(|soak| provided.run(soak, soak.load.1, 0)),
-        Some(minutes) => provided.rounds(Duration::from_secs(60 * minutes)),
     };
     soaked.and(node.finish())
 }

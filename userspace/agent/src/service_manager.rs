@@ -82,7 +82,7 @@ pub async fn tend(shared: &ProxyContext, before: watch::Receiver<Option<Draining
         ticks.tick().await;
         let (rules, flows) = (shared.policy.borrow().rules.len(), shared.flows.len());
         let mut status = format!("{rules} rules in force, {flows} flows go through the agent");
-        if let Some(Draining { flows, .. }) = *before.borrow() {
+        if let Some(Draining { flows, .. }) = &*before.borrow() {
             status.push_str(&format!(
                 ", and {flows} through the one before, which drains"
             ));

@@ -1,6 +1,7 @@
 //! [`Editor`]: one flow's pipeline, fed with the chunks of both directions.
 
 mod copies;
+pub(crate) mod rest;
 
 use std::sync::Arc;
 

@@ -6,6 +6,7 @@ use crate::output::Output;
 use crate::room::Taken;
 use crate::segments::{self, Segments};
 use crate::terms::Terms;
+use cql::Compression;
 use cql::wire::TLS_HANDSHAKE;
 use cql::wire::{Header, RESPONSE_BIT};
 
@@ -42,6 +43,14 @@ impl Lane {
             cutter: Cutter::new(),
             segments: None,
             behind: None,
+        }
+    }
+
+    /// A direction that goes on between two frames, in segments of this compression if there is one.
+    pub(crate) fn within(segments: Option<Compression>) -> Self {
+        Self {
+            segments: segments.map(Segments::new),
+            ..Self::new()
         }
     }
 
@@ -180,6 +189,12 @@ impl Lane {
     /// Nothing of a frame or a segment is held back.
     pub(crate) fn is_idle(&self) -> bool {
         self.cutter.is_idle()
+    }
+
+    /// Nothing is held back, and no frame and no segment has begun.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let segments = self.segments.as_ref();
+        self.is_idle() && self.behind.is_none() && segments.is_none_or(Segments::is_idle)
     }
 
     pub(crate) fn give_up(&mut self) -> Vec<u8> {

@@ -9,7 +9,7 @@
 //!
 //! 1. `editor`: both directions of a flow. `state`: what they share; `terms`, `login`, `opening`, `uses`: what
 //!    was agreed on, who has logged in, how the flow began, which keyspace it is in.
-//!    `editor/copies`: a flow of which only copies are read.
+//!    `editor/copies`: a flow of which only copies are read. `editor/rest`: one that another editor goes on with.
 //! 2. `lane`, `segments`, `cutter`: one direction, cut into segments and frames; `output`: what goes on of a
 //!    piece of bytes; `room`: how much may be held back.
 //! 3. `request_editor`, `response_editor`: frames on their way through the pipeline; `awaited`: who wants to see
@@ -82,7 +82,10 @@ pub use caller::Caller;
 pub use copied::{Copied, NotCopied};
 pub use cql::wire::compress::{MAX_SEEN_BYTES, shrink};
 pub use edited::{Edited, Unreadable};
-pub use editor::Editor;
+pub use editor::{
+    Editor,
+    rest::{NotAtRest, SessionAtRest},
+};
 pub use incoming::{Came, Incoming, NotOne, error_of, in_segments_of, sets_keyspace};
 pub use log::{Log, LookedUp, Unseen, Waited};
 pub use lookups::{MAX_LOOKUPS, prepared_in, question_text};

@@ -73,6 +73,11 @@ impl Segments {
         }
     }
 
+    /// No byte of the next one was seen.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.held.is_empty()
+    }
+
     /// The next one, none of which has gone on yet; `None` when the bytes are used up.
     pub(crate) fn next<'a>(&mut self, out: &mut Output<'a>) -> Result<Option<Segment<'a>>, Broken> {
         if self.held.is_empty() {

@@ -168,6 +168,28 @@ impl EditState {
         }
     }
 
+    /// Whether no request is out, and nothing waits to go on.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let Self {
+            pairing,
+            outgoing,
+            suspended,
+            lookups,
+            ..
+        } = self;
+        let is_paired = pairing.awaited.is_empty() && pairing.riders.is_empty();
+        let has_sent = outgoing.answers.is_empty() && outgoing.late.is_empty();
+        let is_let_go = outgoing.held.is_empty() && outgoing.going.is_empty();
+        is_paired
+            && pairing.streams.are_idle()
+            && !self.session.uses.is_out()
+            && has_sent
+            && is_let_go
+            && suspended.len() == 0
+            && !suspended.lost
+            && lookups.is_idle()
+    }
+
     /// Whether a request that cannot be read is better refused than let pass.
     pub(crate) fn is_strict(&self) -> bool {
         self.pipeline.iter().any(|step| step.is_strict())

@@ -37,6 +37,11 @@ impl Streams {
         (usize::from(index / 64), 1 << (index % 64))
     }
 
+    /// Whether no request is out.
+    pub(crate) fn are_idle(&self) -> bool {
+        self.unpaired.is_empty() && self.out.iter().all(|word| *word == 0)
+    }
+
     /// Whether a request is out on this stream.
     #[inline]
     pub(crate) fn is_out(&self, stream: StreamId) -> bool {

@@ -138,6 +138,24 @@ pub trait Transform: fmt::Debug + Send + Sync {
         false
     }
 
+    /// The tokens that another process which goes on counting does not have, by key: those that were given out and did not come
+    /// back, and half of the others, which this one keeps for what it still has to do.
+    fn spent(&self, now_ns: u64) -> Vec<(Box<str>, f64)> {
+        let _ = now_ns;
+        Vec::new()
+    }
+
+    /// The tokens that were kept and not needed. None are kept from now on.
+    fn unspent(&self, now_ns: u64) -> Vec<(Box<str>, f64)> {
+        let _ = now_ns;
+        Vec::new()
+    }
+
+    /// So many tokens are not there: the process before has them, or has given them out. Below 0: it gives them back.
+    fn spend(&self, key: &str, tokens: f64, now_ns: u64) {
+        let _ = (key, tokens, now_ns);
+    }
+
     /// Whether it wants to know [how flows have begun](Request::opening): the names and passwords in it are kept for
     /// nobody else.
     fn wants_opening(&self) -> bool {

@@ -31,6 +31,11 @@ impl Uses {
         self.was_ambiguous = true;
     }
 
+    /// Whether the keyspace cannot be told any more.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.was_ambiguous
+    }
+
     /// The answer to one is not there yet.
     pub(crate) fn is_out(&self) -> bool {
         self.out > 0

@@ -28,6 +28,8 @@ mod protecting;
 #[cfg(test)]
 mod refusing;
 #[cfg(test)]
+mod resting;
+#[cfg(test)]
 mod rewriting;
 #[cfg(test)]
 mod streams;

@@ -64,6 +64,7 @@ pub use flow::parameters::{Consistency, Parameters};
 pub use flow::pending::MAX_IN_FLIGHT;
 pub use flow::prepared::{
     MAX_PREPARED_ID_BYTES, MAX_PREPARED_STATEMENTS, MAX_PREPARED_TEXTS_BYTES, PreparedStatements,
+    PreparedText,
 };
 pub use flow::values::{BoundValue, MAX_KEPT_VALUE_BYTES, MAX_KEPT_VALUES};
 pub use flow::{

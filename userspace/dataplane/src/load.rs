@@ -34,36 +34,69 @@ const OF_CONNECTS: [&str; 1] = ["pending_connects"];
 /// The ring by which the agent is told of connects.
 const RINGS: [&str; 1] = ["held"];
 
-/// The virtual addresses that sockets dialled. The sockets outlive agents, so the map does.
-const VIRTUALS: &str = "virtuals";
-
 /// With maps of its own, and no program in the kernel yet.
 pub(crate) fn load() -> Result<Ebpf, EbpfError> {
     loader(&upper_layer_port()).load(ebpf::OBJECT)
 }
 
-/// Loads as [`load`] does, but takes over what outlives agents from a dead one, and pins it for the
+/// Loads as [`load`] does, but takes over what outlives agents from the one before, and pins it for the
 /// next.
 pub(crate) fn load_after(pins: &Pins) -> Result<Ebpf, EbpfError> {
     let upper_layer_port = upper_layer_port();
     let mut loader = loader(&upper_layer_port);
-    let inherited = pins.inherited(VIRTUALS).filter(|pin| is_virtuals(pin));
-    if let Some(pin) = &inherited {
-        loader.map_pin_path(VIRTUALS, pin);
+    let inherited =
+        STAYING.map(|staying| pins.inherited(staying.pin).filter(|pin| staying.is_at(pin)));
+    for (staying, pin) in STAYING.iter().zip(&inherited) {
+        if let Some(pin) = pin {
+            loader.map_pin_path(staying.map, pin);
+        }
     }
     let loaded = loader.load(ebpf::OBJECT)?;
-    if let Some(Err(error)) = loaded.map(VIRTUALS).map(|map| map.pin(pins.path(VIRTUALS))) {
-        tracing::warn!(%error, "the next agent will not know which virtual addresses were dialled");
+    for staying in STAYING {
+        let pinned = loaded
+            .map(staying.map)
+            .map(|map| map.pin(pins.path(staying.pin)));
+        if let Some(Err(error)) = pinned {
+            tracing::warn!(%error, map = staying.map, "the next agent will not know {}", staying.what);
+        }
     }
     Ok(loaded)
 }
 
-/// Not that of an agent which kept something else there.
-fn is_virtuals(pin: &Path) -> bool {
-    MapInfo::from_pin(pin).is_ok_and(|info| {
-        info.map_type().is_ok_and(|kind| kind == MapType::SkStorage)
-            && info.value_size() as usize == size_of::<abi::Endpoint>()
-    })
+/// A map of storage of sockets. The sockets outlive agents, so the map does.
+struct Staying {
+    map: &'static str,
+    /// The name of its pin, another one for each layout of what it stores.
+    pin: &'static str,
+    value_bytes: usize,
+    what: &'static str,
+}
+
+const STAYING: [Staying; 2] = [
+    Staying {
+        map: "virtuals",
+        pin: "virtuals",
+        value_bytes: size_of::<abi::Endpoint>(),
+        what: "which virtual addresses were dialled",
+    },
+    // Of flows that are handed over. Both agents' programs see all of them while both run: what is not theirs they enter
+    // into tables of their own, and take out again.
+    Staying {
+        map: "flows",
+        pin: "flows_1",
+        value_bytes: size_of::<abi::Flow>(),
+        what: "which addresses its clients dialled",
+    },
+];
+
+impl Staying {
+    /// Not that of an agent which kept something else there.
+    fn is_at(&self, pin: &Path) -> bool {
+        MapInfo::from_pin(pin).is_ok_and(|info| {
+            info.map_type().is_ok_and(|kind| kind == MapType::SkStorage)
+                && info.value_size() as usize == self.value_bytes
+        })
+    }
 }
 
 /// The hook's port, which has to outlive the loader; 0 for none.

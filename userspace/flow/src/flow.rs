@@ -22,7 +22,7 @@ use serde::Serialize;
 use tls::{Seen, SeenBy, Side, Towards};
 
 use super::standing::{LegNow, Standing};
-use crate::{About, Holds, Known, Selector, commands::CommandSlot};
+use crate::{About, Handing, Holds, Known, Selector, Stays, commands::CommandSlot};
 
 /// A flow's number within this agent's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -98,6 +98,9 @@ pub struct Flow {
     path: AtomicU8,
     recalled: AtomicBool,
     given: AtomicBool,
+    handing: AtomicU8,
+    /// The reason why the flow stays with this process.
+    stays: OnceLock<Stays>,
     /// The backend that was dialled for the flow, if the client dialled a virtual address.
     backend: OnceLock<SocketAddr>,
     /// The encryption towards the database, once that is known.
@@ -208,6 +211,8 @@ impl Flow {
             path: AtomicU8::new(Path::Enrich as u8),
             recalled: AtomicBool::new(false),
             given: AtomicBool::new(false),
+            handing: AtomicU8::new(Handing::No as u8),
+            stays: OnceLock::new(),
             backend: OnceLock::new(),
             towards: OnceLock::new(),
             is_adopted: false,
@@ -458,6 +463,33 @@ impl Flow {
     /// Whether another process is to go on with the flow. The flow's task is woken when one is.
     pub fn is_given(&self) -> bool {
         self.given.load(Relaxed)
+    }
+
+    /// Has the flow's task hand the flow to the agent that has taken over, as soon as it may, or not any more.
+    pub fn hand_over(&self, when: Handing) {
+        self.handing.store(when as u8, Relaxed);
+        self.commands.wake();
+    }
+
+    /// Returns when the flow is to be handed over. The flow's task is woken when that changes.
+    pub fn handing(&self) -> Handing {
+        match self.handing.load(Relaxed) {
+            n if n == Handing::AtRest as u8 => Handing::AtRest,
+            n if n == Handing::Held as u8 => Handing::Held,
+            _ => Handing::No,
+        }
+    }
+
+    /// Notes why the flow is not handed over, but stays with this process until it ends. Only the first call counts.
+    pub fn stay(&self, why: Stays) {
+        let _ = self.stays.set(why);
+        // What was held goes on.
+        self.hand_over(Handing::No);
+    }
+
+    /// Returns that reason.
+    pub fn stays(&self) -> Option<Stays> {
+        self.stays.get().copied()
     }
 
     /// Returns the flow's path.

@@ -5,6 +5,7 @@
 //! - `view`: a flow as `/flows` gives it.
 //! - `close_reason`: the reasons for which flows end.
 //! - `commands`: a command to a flow's task, and the answer.
+//! - `handing`: whether a flow goes to an agent that has taken over.
 //! - `selector`: conditions that pick running flows.
 //!
 //! **Boundary**: nothing here moves a byte. `proxy` does, and tells the flow.
@@ -16,6 +17,7 @@ mod close_reason;
 pub mod commands;
 mod flow;
 mod flows;
+mod handing;
 mod selector;
 mod standing;
 mod view;
@@ -24,6 +26,7 @@ pub use about::About;
 pub use close_reason::CloseReason;
 pub use flow::{Decided, Flow, FlowId, Newcomer, Past, Path, UNDECIDED};
 pub use flows::Flows;
+pub use handing::{Handing, Stays};
 pub use selector::{Holds, Known, Selector};
 pub use standing::LegNow;
 pub use view::{FlowView, SessionView};

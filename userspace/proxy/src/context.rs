@@ -16,7 +16,8 @@ use tls::TlsRules;
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    admission::Admission, choice::Backends, keeper::Keeper, tap::TapThread, unsettled::Unsettled,
+    admission::Admission, choice::Backends, keeper::Keeper, read_on::Handed, tap::TapThread,
+    unsettled::Unsettled,
 };
 
 /// The state that all flows share.
@@ -54,6 +55,8 @@ pub struct ProxyContext {
     pub services: Arc<Services>,
     /// The reader of tapped flows.
     pub tap: TapThread,
+    /// The way to the agent that has taken over, once there is one.
+    pub handing: OnceLock<mpsc::Sender<Handed>>,
 }
 
 /// The sources of new connections.

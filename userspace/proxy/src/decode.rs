@@ -4,9 +4,10 @@
 //! While a flow is not decided ([`Gate`]), the bytes that are read are not the bytes that pass: the
 //! relay asks each direction's [`Decoder::turn`] first.
 //!
-//! `reading` decodes bytes that pass, or follows the frame position through them.
+//! `reading` decodes bytes that pass, or follows the frame position through them. `rest`: a flow that another agent goes on with.
 
 mod reading;
+mod rest;
 
 use std::{
     sync::Arc,
@@ -195,6 +196,9 @@ impl Decoder {
         }
         if let Some(turn) = self.editors_turn(direction) {
             return turn;
+        }
+        if direction == Direction::ToDatabase && self.held_at() == Some(0) {
+            return Turn::Wait;
         }
         let Some(gate) = &mut self.gate else {
             return Turn::Read;

@@ -210,6 +210,8 @@ impl DirectionPump {
             let (verdict, bytes) = match reader.turn(self.direction) {
                 Turn::Read => {
                     let before = self.read();
+                    let most = buffer.len().min(reader.read_limit(self.direction));
+                    let buffer = buffer.get_mut(..most).unwrap_or_default();
                     match ready!(self.poll_read(cx, buffer, from))? {
                         Came::Bytes(n) => {
                             let bytes = buffer.get(..n).unwrap_or_default();

@@ -5,9 +5,9 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use cql::StreamId;
-use cql_edit::{Caller, Editor, Pipeline, Unreadable};
-use flow::{CloseReason, Flow};
+use cql::{StreamId, Unread};
+use cql_edit::{Caller, Editor, NotAtRest, Pipeline, SessionAtRest, Unreadable};
+use flow::{CloseReason, Flow, Stays};
 use steps::{Refusal, pipelines::Counting};
 
 use super::{
@@ -15,6 +15,7 @@ use super::{
     completions::{Completion, CompletionReader},
     context::ProxyContext,
     passing::Direction,
+    read_on::NotHanded,
 };
 
 /// The zero of the clock that all flows of a rule share.
@@ -72,6 +73,35 @@ impl Editing {
         }
         let counting = shared.pipeline_metrics.of(&flow.rule());
         Some(Box::new(Self::new(editor, flow, counting)))
+    }
+
+    /// Makes the editor of a flow that another agent has edited to here. None: no step of the flow's rule changes anything.
+    pub(super) fn go_on_with(
+        shared: &ProxyContext,
+        flow: &Arc<Flow>,
+        unread: &Unread,
+        session: SessionAtRest,
+    ) -> Option<Box<Self>> {
+        let mut editing = Self::begin(shared, flow, true)?;
+        editing.adopt_rule(shared, flow).then(|| {
+            editing.editor.goes_on(unread, session);
+            editing
+        })
+    }
+
+    /// Returns the session of a flow of which nothing is under way.
+    pub(super) fn at_rest(&self) -> Result<SessionAtRest, NotHanded> {
+        if self.last_words.is_some() || self.pause().is_some() {
+            return Err(NotHanded::NotYet);
+        }
+        self.editor.at_rest().map_err(|why| match why {
+            NotAtRest::Busy => NotHanded::NotYet,
+            NotAtRest::Unreadable => NotHanded::Stays(Stays::Unreadable),
+            NotAtRest::Opening => NotHanded::Stays(Stays::Opening),
+            NotAtRest::Kept => NotHanded::Stays(Stays::Kept),
+            NotAtRest::Login => NotHanded::Stays(Stays::Login),
+            NotAtRest::Long => NotHanded::Stays(Stays::Long),
+        })
     }
 
     fn new(editor: Editor, flow: &Arc<Flow>, counting: Counting) -> Self {

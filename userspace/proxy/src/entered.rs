@@ -7,7 +7,9 @@ use flow::{Flow, Newcomer};
 use policy::Session;
 use telemetry::Rarely;
 
-use super::{admission::FlowPermit, context::ProxyContext, keeper::Kept, question::Question};
+use super::{
+    admission::FlowPermit, context::ProxyContext, keeper::Kept, question::Question, read_on::ReadOn,
+};
 
 /// Lines about databases that do not answer a dial: whoever connects decides how often the agent dials.
 static NOT_ANSWERED: Rarely = Rarely::new();
@@ -20,6 +22,8 @@ pub(super) struct Entered {
     pub question: Option<Box<Question>>,
     /// Set for a flow that another agent has begun.
     pub adoption: Option<Box<Adoption>>,
+    /// Set for a flow that another agent has handed over: how it is read on.
+    pub reading: Option<Box<ReadOn>>,
     /// The application whose socket is on this host. None: neither side's is.
     pub application: Option<Application>,
     permit: FlowPermit,
@@ -70,6 +74,7 @@ impl Entered {
             shared: shared.clone(),
             question,
             adoption: None,
+            reading: None,
             application: newcomer.application.clone(),
             permit,
         }
@@ -91,7 +96,30 @@ impl Entered {
             shared: shared.clone(),
             question: None,
             adoption: Some(Box::new(adoption)),
+            reading: None,
             application: Some(Application::Client(cookie, None)),
+            permit,
+        }
+    }
+}
+
+impl Entered {
+    /// Enters a flow that another agent has handed over.
+    pub(super) fn handed(
+        shared: &Arc<ProxyContext>,
+        flow: Arc<Flow>,
+        application: Option<Application>,
+        permit: FlowPermit,
+        reading: ReadOn,
+    ) -> Self {
+        shared.metrics.flows.open.inc();
+        Self {
+            flow,
+            shared: shared.clone(),
+            question: None,
+            adoption: None,
+            reading: Some(Box::new(reading)),
+            application,
             permit,
         }
     }

@@ -24,7 +24,9 @@ use super::{
     context::ProxyContext,
     denied,
     entered::Entered,
-    incoming, session, unsettled,
+    handed, incoming,
+    read_on::Handed,
+    session, unsettled,
     workers::{Pair, Workers},
 };
 use crate::keeper::Adopted;
@@ -86,7 +88,7 @@ pub(super) async fn run(
         mut settled,
     }: IncomingListeners,
     mut holds: Holds,
-    mut adopted: mpsc::UnboundedReceiver<Adopted>,
+    (mut adopted, mut handed): (mpsc::UnboundedReceiver<Adopted>, mpsc::Receiver<Handed>),
     workers: Workers,
 ) -> anyhow::Result<()> {
     let expected = Expected::default();
@@ -114,6 +116,10 @@ pub(super) async fn run(
             }
             Some(adopted) = adopted.recv() => {
                 adopt::adopt(&shared, adopted, &workers).await;
+                continue;
+            }
+            Some(handed) = handed.recv() => {
+                handed::take(&shared, handed, workers.clone());
                 continue;
             }
         };

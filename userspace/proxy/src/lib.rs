@@ -25,6 +25,8 @@
 //! - `leg_io.rs`: one of a flow's connections; `legs.rs`: both, and where TLS ends, on which terms
 //!   (`terms.rs`); `tls_io.rs`: TLS on one connection.
 //! - `close.rs`: the end of a flow.
+//! - `hand_over.rs` hands a flow that is read to another agent, which takes it (`handed.rs`) and reads it on (`read_on.rs`).
+//!   `inherited.rs`: what is not of one flow.
 //! - `link.rs`: messages between two processes of this program.
 
 #![forbid(unsafe_code)]
@@ -47,7 +49,10 @@ mod entered;
 mod frame_position;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
+mod hand_over;
+mod handed;
 mod incoming;
+mod inherited;
 mod intake;
 pub mod keeper;
 mod leg_io;
@@ -60,6 +65,7 @@ pub mod paths;
 mod question;
 mod quotas;
 mod read;
+mod read_on;
 mod reader;
 mod recorder;
 mod relay;
@@ -83,10 +89,13 @@ pub use close::end_all;
 pub use context::{IncomingListeners, ProxyContext};
 use dataplane::Holds;
 pub use denied::tell_denials;
+pub use hand_over::would_stay;
+pub use inherited::{Inherited, bequeath, give_back, inherit};
 use keeper::Adopted;
 pub use outbox::SendRings;
 pub use question::candidate;
 pub use quotas::QuotaLimits;
+pub use read_on::{FLOW_FORMAT, Handed, HandedFlow, NotTaken, SealedFlow};
 pub use resume::CarriedOn;
 pub(crate) use resume::carry_on;
 use tokio::sync::mpsc;
@@ -102,8 +111,9 @@ pub async fn run(
     entrances: IncomingListeners,
     holds: Holds,
     adopted: mpsc::UnboundedReceiver<Adopted>,
+    handed: mpsc::Receiver<Handed>,
     options: WorkerOptions,
 ) -> anyhow::Result<()> {
     let workers = workers::Workers::start(options, &shared.metrics.busy_polls)?;
-    intake::run(shared, entrances, holds, adopted, workers).await
+    intake::run(shared, entrances, holds, (adopted, handed), workers).await
 }

@@ -15,8 +15,8 @@ use nix::{
 };
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
-    listen, recvmsg, sendmsg, socket_with, socketpair,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind,
+    connect, listen, recvmsg, sendmsg, shutdown, socket_with, socketpair,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{io::Interest, net::UnixStream};
@@ -83,6 +83,12 @@ impl<M: Serialize + DeserializeOwned> Link<M> {
     pub fn lasts(&self) -> io::Result<()> {
         std::mem::forget(self.socket.as_fd().try_clone_to_owned()?);
         Ok(())
+    }
+
+    /// Ends the connection, whoever else has it: the other side hears so.
+    pub fn end(&self) {
+        // It has ended where this fails.
+        let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
     /// Sends a message when there is room. If the future is dropped before that, nothing has been
@@ -184,4 +190,36 @@ fn seqpacket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let made = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
     Ok(made?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use tokio::runtime;
+
+    use super::*;
+
+    /// A message with a descriptor that is not understood: the link says so, and the descriptor is closed.
+    #[test]
+    fn no_descriptor_is_left_of_a_message_that_is_none() {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(async {
+            for text in [&b"?"[..], b"{}", b"{\"a\":", &[b'['; MESSAGE_BYTES + 10]] {
+                let (mine, other) = Link::<u32>::pair().unwrap();
+                let link = Link::<u32>::new(mine).unwrap();
+                let (mut reader, writer) = io::pipe().unwrap();
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+                let mut control = SendAncillaryBuffer::new(&mut space);
+                let fds = [writer.as_fd(), writer.as_fd()];
+                assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+                let flags = SendFlags::NOSIGNAL;
+                sendmsg(&other, &[IoSlice::new(text)], &mut control, flags).unwrap();
+                drop(writer);
+                assert!(link.receive().await.is_err());
+                // It would wait for ever for a writer that is there.
+                assert_eq!(reader.read(&mut [0; 1]).unwrap(), 0);
+            }
+        });
+    }
 }

@@ -29,6 +29,7 @@ use super::{
     frame_position,
     passing::{Direction, Passing, Turn, Verdict},
     question::Question,
+    read_on::{NotHanded, ReadOn},
 };
 
 /// The reader of a flow's bytes, and what is known of the kernel's part.
@@ -254,6 +255,47 @@ impl Reader {
             decoder.join(unread);
         }
         Ok(())
+    }
+
+    /// Returns how another agent reads the flow on from here.
+    ///
+    /// # Errors
+    /// Only this one can, for this reason.
+    pub(super) fn read_on(&self) -> Result<ReadOn, NotHanded> {
+        match &self.state {
+            // It has said nothing yet.
+            State::Starting(_) => Err(NotHanded::NotYet),
+            State::Decoding(decoder) => decoder.read_on(),
+            State::Relaying(unread) => Ok(ReadOn::unread(*unread)),
+        }
+    }
+
+    /// The most bytes that are to be read next of a direction: of one that is held, no more than up to the end of a request.
+    pub(super) fn read_limit(&self, direction: Direction) -> usize {
+        match &self.state {
+            State::Decoding(decoder) if direction == Direction::ToDatabase => {
+                decoder.held_at().unwrap_or(usize::MAX)
+            }
+            _ => usize::MAX,
+        }
+    }
+
+    /// Goes on with a flow that another agent has read to here.
+    pub(super) fn begin_on(
+        &mut self,
+        shared: &Arc<ProxyContext>,
+        flow: &Arc<Flow>,
+        reading: ReadOn,
+    ) {
+        self.shared = Some(shared.clone());
+        self.state = match (reading.is_decoded(), reading.positions()) {
+            (true, Ok(unread)) => {
+                let mut decoder = Decoder::idle(shared, flow);
+                decoder.join_in(unread, reading);
+                State::Decoding(Box::new(decoder))
+            }
+            (_, positions) => State::Relaying(positions),
+        };
     }
 
     /// Takes over the kernel's position where the kernel has gone on since the flow was handed

@@ -14,7 +14,7 @@ use std::{
 
 use cql::NoPosition;
 use dataplane::{AgentMoved, FlowPosition, LegSide, Near, Splice};
-use flow::{CloseReason, Flow, Path};
+use flow::{CloseReason, Flow, Handing, Path, Stays};
 use policy::RuleName;
 use telemetry::Metrics;
 use tokio::{io::Interest, net::TcpStream};
@@ -26,9 +26,11 @@ use super::{
     direction_pump::{CHUNK, DirectionPump, State, Stop},
     drain::Drain,
     entered::Entered,
+    hand_over::hand_over,
     legs::{Legs, Refused},
     marked, outbox,
     passing::Direction,
+    read_on::{NotHanded, ReadOn},
     reader::{Begins, Both, Reader},
     short_legs::SpokenSide,
     splice::{self, KernelCarry},
@@ -39,8 +41,9 @@ use super::{
 pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: Box<Entered>) {
     let question = entered.question.take();
     let (shared, flow) = (&entered.shared, &entered.flow);
+    let reading = entered.reading.take();
     let is_read = flow.path() == Path::Enrich;
-    let terms = match is_read {
+    let terms = match is_read && reading.is_none() {
         true => Terms::of(shared, flow, question.as_deref()),
         false => None,
     };
@@ -51,6 +54,9 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
     });
     let mut relay = Relay::new(begins, flow, &shared.metrics);
     relay.legs = Legs::new(terms, shared, flow);
+    if let Some(reading) = reading {
+        relay.reader.begin_on(shared, flow, *reading);
+    }
     let source = match &entered.application {
         Some(_) => splice::SpliceSource::Shared(shared.clone()),
         None => {
@@ -65,7 +71,7 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
     ride.count(&relay);
     relay.finish();
     let FlowEnd::Closed { reason, far } = end else {
-        return; // Only the keeper gives flows away.
+        return; // Another agent goes on with it.
     };
     if let Some(splice) = ride.splice() {
         splice.let_out();
@@ -112,6 +118,24 @@ pub(super) async fn to_the_end(
                 let reason = posted.and_then(|c| marked::apply_command(&flow, c, Some(relay)));
                 if let Some(reason) = reason {
                     return FlowEnd::closed(reason, far);
+                }
+            }
+            Pause::HandOver(reading) => {
+                let taken = match ride.context() {
+                    Some(shared) => {
+                        hand_over(
+                            shared,
+                            relay.flow(),
+                            *reading,
+                            ride.application(),
+                            relay.near().sides(near, &far),
+                        )
+                        .await
+                    }
+                    None => false,
+                };
+                if taken {
+                    return FlowEnd::GivenAway { far };
                 }
             }
             Pause::Idle => match ride.along(relay, near, far).await {
@@ -164,6 +188,8 @@ pub(super) enum Pause {
     Idle,
     /// A mark has a command for the flow.
     Letter,
+    /// Nothing is under way, and another agent is to go on with the flow like this.
+    HandOver(Box<ReadOn>),
 }
 
 pub(super) struct Relay {
@@ -308,11 +334,55 @@ impl Relay {
         if let Poll::Ready(reason) = self.legs.poll_hopeless(cx) {
             return Poll::Ready(Pause::Ended(reason));
         }
+        if let Poll::Ready(reading) = self.poll_hand_over(cx, ride) {
+            return Poll::Ready(Pause::HandOver(reading));
+        }
         if self.is_idle() && ride.poll_wanted(cx).is_ready() {
             return Poll::Ready(Pause::Idle);
         }
         self.shorten_legs(client, database, ride);
         Poll::Pending
+    }
+
+    /// Ready when the flow is to be handed to another agent, and nothing of it is under way in this one.
+    fn poll_hand_over(
+        &mut self,
+        cx: &mut Context<'_>,
+        ride: &mut KernelCarry,
+    ) -> Poll<Box<ReadOn>> {
+        let flow = &self.up.flow;
+        if flow.handing() == Handing::No || self.drain.is_some() || !self.is_quiet() {
+            return Poll::Pending;
+        }
+        let reading = match self.stays_by(ride) {
+            Some(why) => Err(NotHanded::Stays(why)),
+            None => self.reader.read_on(),
+        };
+        match reading {
+            Ok(reading) => {
+                ready!(ride.poll_legs_long(cx));
+                Poll::Ready(Box::new(reading))
+            }
+            Err(NotHanded::NotYet) => Poll::Pending,
+            Err(NotHanded::Stays(why)) => {
+                flow.stay(why);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Returns why the flow's sockets are this agent's until it ends, if they are.
+    fn stays_by(&self, ride: &KernelCarry) -> Option<Stays> {
+        let is_tls = !self.legs.are_plain();
+        let is_spliced = ride.splice().is_some();
+        let is_incoming = self.near != Near::Client;
+        [
+            (is_tls, Stays::Tls),
+            (is_spliced, Stays::Spliced),
+            (is_incoming, Stays::Incoming),
+        ]
+        .into_iter()
+        .find_map(|(is_so, why)| is_so.then_some(why))
     }
 
     /// Shortens the legs of a flow that is read, once their sides have spoken.
@@ -347,6 +417,11 @@ impl Relay {
     /// Returns which of the two applications is on this host.
     pub(super) fn near(&self) -> Near {
         self.near
+    }
+
+    /// Returns the flow.
+    pub(super) fn flow(&self) -> &Arc<Flow> {
+        &self.up.flow
     }
 
     /// The direction from the near application to the far one.

@@ -237,6 +237,11 @@ impl Gate {
         matches!(self.outcome, Outcome::Taken) && self.is_empty() && self.watched.is_none()
     }
 
+    /// Whether the gate stays until the flow ends: another user would meet another rule.
+    pub(super) fn stays(&self) -> bool {
+        matches!(self.outcome, Outcome::Taken) && self.watched.is_some()
+    }
+
     fn is_empty(&self) -> bool {
         self.requests.is_empty() && self.responses.is_empty()
     }

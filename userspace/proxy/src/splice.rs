@@ -192,6 +192,24 @@ impl KernelCarry {
         }
     }
 
+    /// Returns the state that all flows share. None in a canary, or a keeper.
+    pub(super) fn context(&self) -> Option<&Arc<ProxyContext>> {
+        match &self.counters {
+            Counters::Shared(shared) => Some(shared),
+            Counters::Own(_) => None,
+        }
+    }
+
+    /// Returns the near application, unless the flow was enrolled.
+    pub(super) fn application(&self) -> Option<&Application> {
+        self.application.as_ref()
+    }
+
+    /// Ready when no leg is short.
+    pub(super) fn poll_legs_long(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.short_legs.poll_long(cx, &self.flow)
+    }
+
     /// Goes on with a flow that another process has left while the kernel carried it.
     pub(super) fn resume(
         &mut self,

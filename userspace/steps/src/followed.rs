@@ -194,6 +194,11 @@ impl Followed {
         self.wants_contexts
     }
 
+    /// Returns the flow's client.
+    pub fn whose(&self) -> &Whose {
+        &self.whose
+    }
+
     /// Whether nothing more may be read from the client for now.
     pub fn holds(&mut self) -> bool {
         // Every reporter is asked, because they write their waiting records when asked.

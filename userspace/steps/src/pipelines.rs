@@ -47,6 +47,12 @@ impl Pipelines {
         self.0.get(rule)?.edit.clone()
     }
 
+    /// All transforms for requests, by rule.
+    pub fn edits(&self) -> impl Iterator<Item = (&RuleName, &Pipeline)> {
+        let steps = self.0.iter();
+        steps.filter_map(|(rule, steps)| Some((rule, steps.edit.as_ref()?)))
+    }
+
     /// Returns the reporters of this rule's flows. None: there are none.
     pub fn reporters_of(&self, rule: &RuleName) -> Option<Reporters> {
         self.0.get(rule)?.report.clone()

@@ -15,6 +15,7 @@ use cql::Says;
 use flow::Flow;
 use parking_lot::Mutex;
 use policy::RuleName;
+use serde::{Deserialize, Serialize};
 
 use crate::containers::{Contained, Containers};
 
@@ -38,6 +39,15 @@ pub struct Whose {
     application: OnceLock<Box<str>>,
     driver: OnceLock<Box<str>>,
     driver_version: OnceLock<Box<str>>,
+}
+
+/// Facts of a flow's client that it has told when it began, for another process that goes on with the flow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhoseFacts {
+    user: Option<Box<str>>,
+    application: Option<Box<str>>,
+    driver: Option<Box<str>>,
+    driver_version: Option<Box<str>>,
 }
 
 /// The latest log-in that the database has accepted.
@@ -96,6 +106,37 @@ impl Whose {
             known(&whose.driver_version, session.driver_version.value());
         }
         whose
+    }
+
+    /// Returns what the client has told.
+    pub fn facts(&self) -> WhoseFacts {
+        WhoseFacts {
+            user: self.user().map(|user| (*user).into()),
+            application: self.application.get().cloned(),
+            driver: self.driver.get().cloned(),
+            driver_version: self.driver_version.get().cloned(),
+        }
+    }
+
+    /// Takes over what the client has told another process.
+    pub fn learn(&self, facts: WhoseFacts) {
+        let WhoseFacts {
+            user,
+            application,
+            driver,
+            driver_version,
+        } = facts;
+        if user.is_some() {
+            self.log_in.lock().set(user.as_deref());
+        }
+        for (to, known) in [
+            (&self.application, application),
+            (&self.driver, driver),
+            (&self.driver_version, driver_version),
+        ] {
+            // A fact that is there already is the same one.
+            let _ = known.map(|known| to.set(known));
+        }
     }
 
     /// Returns the user that has logged in last, where that is known: by SASL PLAIN, while the flow

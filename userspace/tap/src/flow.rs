@@ -41,7 +41,7 @@ impl Stopped {
 pub struct Counts {
     /// Times that bytes were missed.
     pub gaps: u64,
-    /// Requests that were waiting for a response when bytes were missed, and so are paired with none.
+    /// Requests that had begun to pass when bytes were missed, and so are paired with no response.
     pub abandoned: u64,
 }
 
@@ -410,7 +410,7 @@ impl Reader {
     /// Tells of the requests that get no response.
     fn abandon(&mut self, at_ns: u64, sink: &mut impl Sink) {
         if let Reading::Decodes(decoder) = &mut self.reading {
-            self.counts.abandoned += decoder.in_flight() as u64;
+            self.counts.abandoned += decoder.unanswered() as u64;
             decoder.finish(at_ns, sink);
         }
     }

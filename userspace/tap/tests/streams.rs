@@ -481,3 +481,43 @@ proptest! {
         }
     }
 }
+
+/// A request is told, or counted as abandoned, also where bytes were missed while it passed.
+#[test]
+fn no_request_gets_lost_beside_a_gap() {
+    let [first, second, third] = [0, 1, 2].map(|n| exchange(4, n, n as i16, 0));
+    let foreign = exchange(4, 3, 9, 0).response;
+    for cut in 0..=second.request.len() {
+        let mut flow = TappedFlow::new(Arc::default());
+        let mut recorder = Recorder::default();
+        let mut next = [100, 200];
+        let (begins, goes_on) = second.request.split_at(cut);
+        for (direction, bytes, is_frame) in [
+            (Direction::Requests, first.request.as_slice(), true),
+            (Direction::Requests, begins, true),
+            // What was before it has not been seen.
+            (Direction::Responses, &foreign, true),
+            (Direction::Requests, goes_on, false),
+            (Direction::Responses, &second.response, true),
+            (Direction::Requests, &third.request, true),
+            (Direction::Responses, &third.response, true),
+        ] {
+            let seq = &mut next[usize::from(direction == Direction::Responses)];
+            let packet = Packet {
+                at_ns: 1,
+                seq: *seq,
+                before: 0,
+                bytes,
+                after: 0,
+                passed: *seq,
+                frame_at: is_frame.then_some(*seq),
+                framing: KernelFraming::Frames,
+            };
+            *seq += bytes.len() as u32;
+            flow.packet(direction, &packet, &mut recorder, None);
+        }
+        let abandoned = flow.counts().abandoned;
+        assert_eq!(abandoned, 1 + u64::from(cut > 0), "{cut}");
+        assert_eq!(recorder.seen.len() as u64 + abandoned, 3, "{cut}");
+    }
+}

@@ -183,8 +183,10 @@ async fn marks(State(admin): State<Admin>) -> Response {
 
 /// The agent itself, and the one before it.
 async fn agent(State(admin): State<Admin>) -> Response {
-    let before = *admin.before.borrow();
-    let before = before.map(|before| serde_json::json!({"pid": before.pid, "flows": before.flows}));
+    let before = admin.before.borrow().clone();
+    let before = before.map(
+        |before| serde_json::json!({"pid": before.pid, "flows": before.flows, "stay": before.stay}),
+    );
     json(&serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),

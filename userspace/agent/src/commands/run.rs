@@ -27,7 +27,7 @@ use flow::Flows;
 use policy::{Policy, Timestamp};
 use policy_source::{Fragments, Pods, Verdict};
 use proxy::{
-    self, Admission, Choice, ProxyContext, QuotaLimits, Unsettled,
+    self, Admission, Choice, Handed, ProxyContext, QuotaLimits, Unsettled,
     paths::{PathsAvailable, Splicing},
     tap::TapThread,
 };
@@ -206,6 +206,9 @@ struct Serving {
     /// The connection to that agent, for one that is told to stop.
     link: Option<Arc<Link>>,
     draining: watch::Sender<Option<Draining>>,
+    /// The way to the proxy for flows of the agent before, and its other end.
+    hands: mpsc::Sender<Handed>,
+    handed: mpsc::Receiver<Handed>,
 }
 
 impl Serving {
@@ -223,6 +226,8 @@ impl Serving {
         let offered = doors.offered()?;
         let (speaks, until) = watch::channel(());
         let draining = watch::Sender::new(None);
+        // One is answered before the next one comes.
+        let (hands, handed) = mpsc::channel(1);
         let file_policy = in_force.config.policy.clone();
         let fleet = fleet::Channels::default();
         let verdicts = fleet.verdicts.clone();
@@ -265,6 +270,7 @@ impl Serving {
             tls: heard_by_flows.tls,
             pipeline_metrics: early.pipeline_metrics,
             services: early.services,
+            handing: OnceLock::new(),
             tap: TapThread::new(early.tap_metrics, config.tap_cpu),
             backends: proxy::Backends::new(backends.choice(), {
                 let backends = backends.clone();
@@ -381,6 +387,8 @@ impl Serving {
             link: before.as_ref().map(Predecessor::link),
             before,
             draining,
+            hands,
+            handed,
         })
     }
 
@@ -421,7 +429,8 @@ impl Serving {
             })?;
         }
         let (draining, attached) = (self.draining.clone(), self.attached.clone());
-        tokio::spawn(before.follow(first, draining, attached, self.shared.metrics.clone()));
+        let (hands, shared) = (self.hands.clone(), self.shared.clone());
+        tokio::spawn(before.follow(first, draining, hands, attached, shared));
         Ok(())
     }
 }

@@ -38,7 +38,7 @@ const LIMIT: Duration = Duration::from_secs(70);
 /// The interval at which it is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The paths of flows that a process carries, and that stay with the old agent.
+/// The paths of flows that a process carries, and that are handed over where that can be.
 const CARRIED: [&str; 2] = ["enrich", "relay"];
 
 /// Arguments of `upgrade`.
@@ -145,7 +145,7 @@ pub fn run(args: &UpgradeArgs) -> anyhow::Result<ExitCode> {
     );
     if let Some((pid, flows)) = state.before {
         say!(
-            "process {pid} keeps {flows} flows until they end, {} s at most",
+            "process {pid} hands its {flows} flows over; those that cannot go stay with it until they end, {} s at most",
             state.drain_s
         );
     }
@@ -163,15 +163,19 @@ fn tell(state: &State) -> ExitCode {
         version,
         pid,
         drain_s,
+        stay,
         ..
     } = state;
     say!("process {pid}, version {version}, carries these flows:");
     for (path, flows) in &state.flows {
         let fate = match CARRIED.contains(&path.as_str()) {
-            true => format!("stay with it until they end, {drain_s} s at most"),
-            false => "go on".into(),
+            true => "are handed over",
+            false => "go on",
         };
         say!("  {flows} {path}: {fate}");
+    }
+    for (why, flows) in stay {
+        say!("of these {flows} stay with it until they end, {drain_s} s at most: {why}");
     }
     if state.flows.is_empty() {
         say!("  none");

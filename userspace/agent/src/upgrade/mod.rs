@@ -16,6 +16,8 @@
 //! has the connect hooks' links run its own programs: new connections are its own
 //!                                 Taken ──▶  gives up pins, policy, sockets
 //!                                ◀── Drains  flows that are left; again and again, until there are none
+//!                                  ◀── Flow  one that is read, with its sockets
+//!                                  Took ──▶  it is the new one's
 //! ```
 //!
 //! **Invariant**: at each moment the connect hooks send connections to one agent, which is there. Whichever process dies, the

@@ -1,6 +1,7 @@
 //! The agent that takes over, and the one before it.
 
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     fs, io,
     net::SocketAddr,
@@ -12,13 +13,20 @@ use std::{
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use dataplane::{Before, Options};
+use flow::Stays;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use policy::Action;
+use proxy::{FLOW_FORMAT, Handed, NotTaken, ProxyContext, SealedFlow};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use telemetry::Metrics;
-use tokio::{sync::watch, time};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time,
+};
 
-use super::protocol::{FORMAT, Link, Listener, Message, Welcome, socket_of};
+use super::{
+    dies_at,
+    protocol::{FORMAT, Link, Listener, Message, Welcome, socket_of},
+};
 use crate::{
     marks::{LONGEST, Target, Wanted},
     observed::SharedDataplane,
@@ -27,6 +35,9 @@ use crate::{
 
 /// The time that the agent that runs has for an answer: it may be busy reading a large file again.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The interval at which it is looked whether the agent before has ended, once it says nothing more.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The time after the end of a connection within which a process that has died is gone.
 const DEATH_SEEN: u16 = 2000;
@@ -54,12 +65,14 @@ pub struct Given {
 }
 
 /// The agent before this one, while it drains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Draining {
     /// The process of that agent.
     pub pid: u32,
     /// Flows that it still carries.
     pub flows: usize,
+    /// Flows among them that it cannot hand over, by reason.
+    pub stay: BTreeMap<String, usize>,
 }
 
 impl Given {
@@ -97,6 +110,7 @@ impl Predecessor {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
+            takes: FLOW_FORMAT,
         };
         link.send(&(hello, Vec::new()))
             .await
@@ -223,34 +237,66 @@ impl Predecessor {
         self.given.remove_files();
         self.given = Given::default();
         match answer {
-            Ok((Message::Drains { flows }, _)) => Draining { pid, flows },
+            Ok((Message::Drains { flows, stay }, _)) => Draining { pid, flows, stay },
             other => {
                 tracing::warn!(pid, ?other, "the agent before does not say that it drains");
-                Draining { pid, flows: 0 }
+                Draining {
+                    pid,
+                    ..Draining::default()
+                }
             }
         }
     }
 
-    /// Follows it until it has ended, and then for ever does nothing.
+    /// Follows it until it has ended, and takes its flows. Then for ever does nothing.
     pub async fn follow(
         self,
         first: Draining,
         draining: watch::Sender<Option<Draining>>,
+        hands: mpsc::Sender<Handed>,
         dataplane: SharedDataplane,
-        metrics: Metrics,
+        shared: Arc<ProxyContext>,
     ) -> Infallible {
-        let gauge = &metrics.upgrade.draining;
-        let mut now = first;
-        loop {
-            gauge.set(now.flows as i64);
+        let pid = first.pid;
+        let metrics = &shared.metrics.upgrade;
+        let note = |now: Draining| {
+            metrics.draining.set(now.flows as i64);
+            for why in Stays::ALL {
+                let flows = now.stay.get(why.as_str()).copied().unwrap_or_default();
+                metrics
+                    .staying
+                    .with_label_values(&[why.as_str()])
+                    .set(flows as i64);
+            }
             draining.send_replace(Some(now));
+        };
+        note(first);
+        loop {
             match self.link.receive().await {
-                Ok(Some((Message::Drains { flows }, _))) => now.flows = flows,
-                Ok(Some(_)) => {}
-                Ok(None) | Err(_) => break,
+                Ok(Some((Message::Drains { flows, stay }, _))) => {
+                    note(Draining { pid, flows, stay });
+                }
+                Ok(Some((Message::Inherit(inherited), _))) => proxy::inherit(&shared, inherited),
+                Ok(Some((Message::Flow(flow), descriptors))) => {
+                    self.take(flow, descriptors, &hands).await;
+                }
+                Ok(Some((other, _))) => {
+                    tracing::warn!(?other, "the agent before says what it is not to say");
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "the agent before cannot be understood: it keeps its flows");
+                    break;
+                }
             }
         }
-        gauge.set(0);
+        // That agent may wait for an answer: it sees that there is none.
+        let Self { link, process, .. } = self;
+        link.end();
+        while !ends_within(&process, PollTimeout::ZERO) {
+            time::sleep(LOOK_EVERY).await;
+        }
+        note(Draining::default());
         draining.send_replace(None);
         {
             let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
@@ -261,15 +307,64 @@ impl Predecessor {
                 tracing::error!(%error, "cannot remove what the agent before has left");
             }
         }
-        tracing::info!(pid = now.pid, "the agent before has ended");
+        tracing::info!(pid, "the agent before has ended");
         std::future::pending().await
+    }
+
+    /// Takes a flow, or says why not.
+    async fn take(
+        &self,
+        flow: SealedFlow,
+        descriptors: Vec<OwnedFd>,
+        hands: &mpsc::Sender<Handed>,
+    ) {
+        let taken = match <[OwnedFd; 2]>::try_from(descriptors) {
+            Ok([accepted, dialled]) => {
+                let (answer, answered) = oneshot::channel();
+                let handed = Handed {
+                    flow,
+                    accepted,
+                    dialled,
+                    answer,
+                };
+                // Who does not answer any more is about to end.
+                let said = match hands.send(handed).await {
+                    Ok(()) => answered.await.ok(),
+                    Err(_) => None,
+                };
+                said.unwrap_or(Err(NotTaken::Gone))
+            }
+            Err(_) => Err(NotTaken::Declined(
+                "this agent has too few descriptors".into(),
+            )),
+        };
+        dies_at("takes");
+        let (answer, go) = match taken {
+            Ok(go) => (Message::Took, Some(go)),
+            Err(NotTaken::Declined(why)) => (Message::Declined { why }, None),
+            Err(NotTaken::Gone) => {
+                let why = "it ends".into();
+                (Message::Declined { why }, None)
+            }
+        };
+        // Who does not hear it has died, and reads nothing more either.
+        let _ = self.link.send(&(answer, Vec::new())).await;
+        if let Some(go) = go {
+            let _ = go.send(());
+        }
+        dies_at("took");
     }
 
     /// Whether the process has died, now or in a moment.
     fn has_died(&self) -> bool {
-        let mut ended = [PollFd::new(self.process.as_fd(), PollFlags::POLLIN)];
-        poll(&mut ended, PollTimeout::from(DEATH_SEEN)).is_ok_and(|ended| ended > 0)
+        ends_within(&self.process, PollTimeout::from(DEATH_SEEN))
     }
+}
+
+/// Whether a process has ended, or does in this time.
+fn ends_within(process: &OwnedFd, time: PollTimeout) -> bool {
+    let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    poll(&mut ended, time).is_ok_and(|ended| ended > 0)
 }
 
 /// Tells the agent that runs why this one does not take over. It may know already.

@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use proxy::{Inherited, SealedFlow};
 use serde::{Deserialize, Serialize};
 
 /// The format of the messages. Another one is another protocol, and refused.
@@ -27,6 +28,9 @@ pub enum Message {
         version: String,
         /// Process of the agent that takes over.
         pid: u32,
+        /// The format of the flows that it takes. 0: it takes none.
+        #[serde(default)]
+        takes: u32,
     },
     /// To the other one: the terms. Descriptors: the lock on the pins, and each listener.
     Welcome(Welcome),
@@ -54,9 +58,24 @@ pub enum Message {
     Drains {
         /// Flows.
         flows: usize,
+        /// Flows among them that are not handed over, by reason.
+        #[serde(default)]
+        stay: BTreeMap<String, usize>,
     },
     /// To the agent that runs: the other one cannot take over.
     Failed {
+        /// The reason.
+        why: String,
+    },
+    /// To the other one: go on with this, which is not of one flow.
+    Inherit(Vec<Inherited>),
+    /// To the other one: read this flow on. Descriptors: the client's connection, and the database's. The next flow comes when
+    /// this one is answered.
+    Flow(SealedFlow),
+    /// To the agent that drains: the flow is the other one's.
+    Took,
+    /// To the agent that drains: the flow stays.
+    Declined {
         /// The reason.
         why: String,
     },
@@ -112,6 +131,9 @@ pub struct State {
     pub pid: u32,
     /// Flows of that agent, by path.
     pub flows: BTreeMap<String, usize>,
+    /// Flows among them that would not be handed over, by reason, as far as it can be known.
+    #[serde(default)]
+    pub stay: BTreeMap<String, usize>,
     /// The seconds for which it would drain.
     pub drain_s: u64,
     /// The process of the agent before that still drains, with its flows.

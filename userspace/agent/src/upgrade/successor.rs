@@ -56,6 +56,8 @@ pub struct Taken {
     pub link: Link,
     /// The process of that agent.
     pub pid: u32,
+    /// The format of the flows that it takes.
+    pub takes: u32,
 }
 
 /// Waits for another agent.
@@ -149,12 +151,13 @@ impl Successor {
                     format,
                     pid,
                     version,
+                    takes,
                 } => {
                     tracing::info!(pid, version, "another agent is to take over");
                     match self.lead(&link, format).await {
                         Ok(()) => {
                             socket.is_left = true;
-                            return Taken { link, pid };
+                            return Taken { link, pid, takes };
                         }
                         Err(why) => self.note_failure(pid, &why),
                     }
@@ -247,7 +250,7 @@ impl Successor {
                 "the agent that runs speaks format {FORMAT}, and the other one {format}: stop the one, and start the other"
             ));
         }
-        let Draining { pid, flows } = (*self.before.borrow())?;
+        let Draining { pid, flows, .. } = self.before.borrow().clone()?;
         Some(format!(
             "the agent before the one that runs, process {pid}, still carries {flows} flows: wait until it has ended (its `drain` at \
              the latest), or end it with them (kill {pid})"
@@ -292,10 +295,15 @@ impl Successor {
 
     fn state(&self) -> State {
         let mut flows: BTreeMap<String, usize> = BTreeMap::new();
+        let mut stay: BTreeMap<String, usize> = BTreeMap::new();
         for flow in self.shared.flows.all() {
             *flows.entry(flow.path().as_str().into()).or_default() += 1;
+            if let Some(why) = proxy::would_stay(&self.shared, &flow) {
+                *stay.entry(why.as_str().into()).or_default() += 1;
+            }
         }
         State {
+            stay,
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             flows,
@@ -303,6 +311,7 @@ impl Successor {
             before: self
                 .before
                 .borrow()
+                .as_ref()
                 .map(|before| (before.pid, before.flows)),
             failed: self.failed.clone(),
         }

@@ -36,5 +36,6 @@ mod seen;
 mod sockets;
 mod suite;
 mod twin;
+mod upgraded;
 mod warned;
 mod workload;

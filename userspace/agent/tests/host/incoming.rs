@@ -3,7 +3,7 @@
 mod agents;
 mod cost;
 mod gone;
-mod hosts;
+pub(crate) mod hosts;
 mod kept;
 mod leg;
 mod limited;

@@ -1,7 +1,12 @@
 //! An agent takes over from one that runs: nothing is refused and nothing is cut, also where one of the two dies.
 
+mod handed;
+mod kills;
+mod speaker;
+mod stay;
+
 use std::{
-    io::Read,
+    io::{Read, Write},
     net::TcpStream,
     path::Path,
     process::{Command, Output},
@@ -26,6 +31,8 @@ const DRAINED: Duration = Duration::from_secs(8);
 struct Host {
     sandbox: Sandbox,
     node: Node,
+    /// More in its rule.
+    steps: String,
 }
 
 impl Host {
@@ -33,11 +40,16 @@ impl Host {
         let sandbox = Sandbox::new().unwrap();
         let node = sandbox.server(|| Node::start(NodeOptions::default()));
         let node = node.unwrap().unwrap();
-        Self { sandbox, node }
+        let steps = String::new();
+        Self {
+            sandbox,
+            node,
+            steps,
+        }
     }
 
     fn policy(&self) -> String {
-        enrich(&[self.node.addr().port()]) + "fail = \"closed\"\n"
+        enrich(&[self.node.addr().port()]) + "fail = \"closed\"\n" + &self.steps
     }
 
     fn agent(&self, settings: &str) -> Agent<'_> {
@@ -91,6 +103,67 @@ impl Host {
         });
         done.into_inner()
     }
+}
+
+/// Logs a client in, by version 4 of the protocol.
+fn log_in(client: &mut TcpStream) {
+    let mut startup = vec![0x04, 0, 0, 1, 0x01, 0, 0, 0, 22, 0, 1, 0, 11];
+    startup.extend(b"CQL_VERSION");
+    startup.extend([0, 5]);
+    startup.extend(b"3.0.0");
+    client.write_all(&startup).unwrap();
+    let mut ready = [0; 9];
+    client.read_exact(&mut ready).unwrap();
+    assert_eq!(ready, [0x84, 0, 0, 1, 0x02, 0, 0, 0, 0]);
+}
+
+#[test]
+fn flows_that_are_read_are_handed_over_and_nothing_is_cut() {
+    let host = Host::new();
+    let mut agent = host.agent("");
+    let (stop, done) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let mut clients: Vec<TcpStream> = (0..8).map(|_| host.dial()).collect();
+    clients.iter_mut().for_each(log_in);
+    thread::scope(|scope| {
+        for client in &mut clients {
+            let (stop, done) = (&stop, &done);
+            scope.spawn(move || {
+                while !stop.load(Relaxed) {
+                    assert!(works(client), "a connection was cut");
+                    done.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        for _ in 0..4 {
+            let mut former = agent.take_over("").unwrap();
+            let log = former.ends_within(DRAINED).unwrap();
+            assert!(log.contains("why=Drained"), "{log}");
+            let before = done.load(Relaxed);
+            eventually("they are answered", || done.load(Relaxed) > before + 100);
+            assert_eq!(
+                agent.metric("underpass_taken_over_flows_total").unwrap(),
+                8.0
+            );
+        }
+        stop.store(true, Relaxed);
+    });
+    for client in &clients {
+        assert_eq!(
+            client.peer_addr().unwrap(),
+            host.node.addr(),
+            "the address that it dialled"
+        );
+    }
+    let flows = agent.json("/flows").unwrap();
+    let flows = flows.as_array().unwrap();
+    assert!(
+        flows.len() == 8 && flows.iter().all(|flow| flow["path"] == "enrich"),
+        "{flows:?}"
+    );
+    drop(clients);
+    eventually("they have ended", || {
+        agent.metric("underpass_flows").unwrap() == 0.0
+    });
 }
 
 /// Flows of the agent before, as the one that runs has them.
@@ -337,7 +410,7 @@ fn the_command_starts_another_agent_as_the_one_that_runs_was_started() {
     assert!(works(&mut client));
     let (said, is_done) = run(&["--dry-run"]);
     assert!(
-        is_done && said.contains("1 enrich: stay with it until they end"),
+        is_done && said.contains("1 enrich: are handed over"),
         "{said}"
     );
     // The same file: its policy is read again.

@@ -134,6 +134,8 @@ struct Bucket {
     /// Below 0: what was lent.
     tokens: f64,
     filled_ns: u64,
+    /// Tokens that were kept when another process went on counting.
+    kept: f64,
     /// The clients that wait for the debt to be paid back.
     queue: Queue,
 }
@@ -208,31 +210,9 @@ impl Throttle {
     /// Takes a token for a client, or says for how many ns there is none.
     fn take(&self, key: &str, client: &str, now_ns: u64) -> Result<(), u64> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if !buckets.contains_key(key) && buckets.len() >= MAX_BUCKETS {
-            buckets.retain(|key, bucket| {
-                let rate = self.rate_of(&mut bucket.share, key);
-                bucket.fill(now_ns, rate);
-                bucket.tokens < rate.burst
-            });
-        }
-        let key = match buckets.contains_key(key) || buckets.len() < MAX_BUCKETS {
-            true => key,
-            false => OTHERS,
+        let Some((bucket, rate)) = self.bucket(&mut buckets, key, now_ns) else {
+            return Ok(());
         };
-        let bucket = match buckets.get_mut(key) {
-            Some(bucket) => bucket,
-            None => buckets.entry(key.into()).or_insert_with(|| {
-                let mut share = self.limit.as_ref().map(|limit| limit.share(key));
-                Bucket {
-                    tokens: self.rate_of(&mut share, key).burst,
-                    share,
-                    filled_ns: now_ns,
-                    queue: Queue::default(),
-                }
-            }),
-        };
-        let rate = self.rate_of(&mut bucket.share, key);
-        bucket.fill(now_ns, rate);
         let has_token = bucket.tokens >= 1.0 && bucket.queue.expire(now_ns);
         if let Some(share) = &bucket.share {
             share.count(!has_token);
@@ -251,6 +231,43 @@ impl Throttle {
         let token_ns = 1.0 / rate.each_ns;
         let until = bucket.queue.wait(client, now_ns, missing as u64, token_ns);
         Err(until - now_ns)
+    }
+
+    /// Returns the bucket of this key, filled to now, and how it is filled. None never: it was put in.
+    fn bucket<'b>(
+        &self,
+        buckets: &'b mut HashMap<Box<str>, Bucket>,
+        key: &str,
+        now_ns: u64,
+    ) -> Option<(&'b mut Bucket, Rate)> {
+        let mut key = key;
+        if !buckets.contains_key(key) {
+            if buckets.len() >= MAX_BUCKETS {
+                buckets.retain(|key, bucket| {
+                    let rate = self.rate_of(&mut bucket.share, key);
+                    bucket.fill(now_ns, rate);
+                    bucket.tokens < rate.burst
+                });
+            }
+            if buckets.len() >= MAX_BUCKETS {
+                key = OTHERS;
+            }
+        }
+        if !buckets.contains_key(key) {
+            let mut share = self.limit.as_ref().map(|limit| limit.share(key));
+            let bucket = Bucket {
+                tokens: self.rate_of(&mut share, key).burst,
+                share,
+                filled_ns: now_ns,
+                kept: 0.0,
+                queue: Queue::default(),
+            };
+            buckets.insert(key.into(), bucket);
+        }
+        let bucket = buckets.get_mut(key)?;
+        let rate = self.rate_of(&mut bucket.share, key);
+        bucket.fill(now_ns, rate);
+        Some((bucket, rate))
     }
 }
 
@@ -283,11 +300,15 @@ impl Throttle {
             }
             None => return Cow::Borrowed(OTHERS),
         };
+        self.key_of(text, request.keyspace().or(caller.keyspace.as_deref()))
+    }
+
+    /// Returns the bucket's key of a text. `given`: the keyspace of the request or of its flow.
+    fn key_of<'t>(&self, text: &[u8], given: Option<&'t str>) -> Cow<'t, str> {
         let statement = cql::Statement::of(text);
         if self.per == Per::Kind {
             return Cow::Borrowed(statement.kind.as_str());
         }
-        let given = request.keyspace().or(caller.keyspace.as_deref());
         let keyspace = statement.keyspace.as_deref().or(given);
         match (self.per, keyspace, statement.table) {
             (Per::Keyspace, Some(keyspace), _) => Cow::Owned(keyspace.to_owned()),
@@ -318,6 +339,50 @@ impl Transform for Throttle {
     fn response_unpaired(&self, number: u64) -> bool {
         self.prepared.came_back(number, None);
         false
+    }
+
+    fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
+        if matches!(self.per, Per::Keyspace | Per::Table | Per::Kind) {
+            let key = self.key_of(text, keyspace);
+            self.prepared.learn(id, Box::from(&*key));
+        }
+    }
+
+    fn spent(&self, now_ns: u64) -> Vec<(Box<str>, f64)> {
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let spent = buckets.iter_mut().map(|(key, bucket)| {
+            let rate = self.rate_of(&mut bucket.share, key);
+            bucket.fill(now_ns, rate);
+            // Half of them is the other one's to give.
+            let spent = rate.burst - bucket.tokens;
+            bucket.kept = (bucket.tokens.max(0.0) / 2.0).floor();
+            bucket.tokens = bucket.tokens.min(bucket.kept);
+            (key.clone(), spent + bucket.kept)
+        });
+        spent.filter(|(_, spent)| *spent > 0.0).collect()
+    }
+
+    fn unspent(&self, now_ns: u64) -> Vec<(Box<str>, f64)> {
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = buckets.iter_mut().map(|(key, bucket)| {
+            let rate = self.rate_of(&mut bucket.share, key);
+            bucket.fill(now_ns, rate);
+            let left = bucket.tokens.min(std::mem::take(&mut bucket.kept));
+            bucket.tokens -= left.max(0.0);
+            (key.clone(), left)
+        });
+        left.filter(|(_, left)| *left > 0.0).collect()
+    }
+
+    fn spend(&self, key: &str, tokens: f64, now_ns: u64) {
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((bucket, rate)) = self.bucket(&mut buckets, key, now_ns) else {
+            return;
+        };
+        let lendable = (LONGEST_DELAY_NS as f64 * rate.each_ns).max(1.0);
+        if !tokens.is_nan() {
+            bucket.tokens = (bucket.tokens - tokens).max(-lendable).min(rate.burst);
+        }
     }
 
     fn request(&self, request: &mut Request<'_>, caller: &Caller, now_ns: u64) -> Outcome {

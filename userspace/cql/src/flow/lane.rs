@@ -81,6 +81,9 @@ impl Lane {
 
     pub(crate) fn join(&mut self, position: FramePosition, unread: &Unread) {
         self.segmented = unread.is_segmented();
+        if self.segmented && unread.compression() == Some(Compression::Lz4) {
+            self.segments.become_lz4();
+        }
         self.joins = Some(position);
         self.joined = true;
     }
@@ -127,6 +130,26 @@ impl Lane {
             (true, false) => Err(NoPosition::Handshake),
             (false, _) => Ok(self.scanner.position(first)),
         }
+    }
+
+    /// The bytes that are to come at least until the direction is between two frames, and between two segments: 0 there.
+    pub(crate) fn missing(&self) -> usize {
+        if let Some(position) = &self.joins {
+            return position.missing();
+        }
+        if !self.segmented {
+            return self.scanner.missing();
+        }
+        match (self.segments.missing(), self.scanner.is_idle()) {
+            // The frame goes on in another one.
+            (0, false) => self.segments.header_bytes(),
+            (missing, _) => missing,
+        }
+    }
+
+    /// Whether a frame that is decoded has begun, and its header has not passed.
+    pub(crate) fn is_in_header(&self) -> bool {
+        self.joins.is_none() && self.scanner.left().is_none()
     }
 
     pub(crate) fn is_idle(&self) -> bool {

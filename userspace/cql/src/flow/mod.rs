@@ -135,6 +135,45 @@ impl FlowDecoder {
         })
     }
 
+    /// The positions of both directions where nothing of the flow is under way: no frame, no segment, and no request without a
+    /// response. None: something is. Another decoder goes on from there ([`join`](Self::join)), also with segments that
+    /// are compressed.
+    ///
+    /// # Errors
+    /// Nobody can go on with it, or its handshake is not over.
+    pub fn at_rest(&self) -> Result<Option<Unread>, NoPosition> {
+        let version = match (self.stopped, self.flow.accepted, self.flow.version) {
+            (Some(Stop::Undecodable(why)), ..) => return Err(NoPosition::Undecodable(why)),
+            (Some(Stop::Close(_)), ..) => return Err(NoPosition::Framing),
+            (None, true, Some(version)) => version,
+            _ => return Err(NoPosition::Handshake),
+        };
+        let missing = [&self.requests, &self.responses].map(Lane::missing);
+        if missing != [0, 0] || self.in_flight() > 0 || self.flow.unpaired.is_some() {
+            return Ok(None);
+        }
+        let at = |first| match version {
+            5.. => FramePosition::at_segment(first, 0),
+            _ => FramePosition::in_frame(first, 0),
+        };
+        Ok(Some(Unread {
+            version,
+            compression: match &self.flow.compression {
+                Fact::Is(compression) => Some(*compression),
+                Fact::Open | Fact::Absent | Fact::Unknowable => None,
+            },
+            extensions: (!self.flow.has_unseen_startup).then_some(self.flow.extensions),
+            requests: at(version | Requests::DIRECTION_BIT),
+            responses: at(version | Responses::DIRECTION_BIT),
+        }))
+    }
+
+    /// The bytes that are to come at least until no request is under way, once the handshake is over: 0 if none is.
+    pub fn requests_missing(&self) -> Option<usize> {
+        let is_read = self.stopped.is_none() && self.flow.accepted;
+        is_read.then(|| self.requests.missing())
+    }
+
     /// Whether a sink that asks for details is given the texts of statements, from the next request on.
     pub fn wants_texts(&mut self, wants: bool) {
         if wants || self.flow.detailing.is_some() {
@@ -277,9 +316,19 @@ impl FlowDecoder {
         self.flow.pending.len() + usize::from(self.flow.answering.is_some())
     }
 
+    /// Requests that have begun to pass, and whose response has not passed whole.
+    pub fn unanswered(&self) -> usize {
+        self.in_flight() + usize::from(self.requests.is_in_header())
+    }
+
     /// The keyspace that the flow is in, where that is known.
     pub fn keyspace(&self) -> Option<&str> {
         self.flow.keyspace.as_deref()
+    }
+
+    /// Notes the keyspace that the flow is in: of one that was [joined](Self::join) it is not known otherwise.
+    pub fn set_keyspace(&mut self, keyspace: Option<&str>) {
+        self.flow.keyspace = keyspace.map(Into::into);
     }
 
     /// The version that the client spoke last; settled once the server accepted a STARTUP.

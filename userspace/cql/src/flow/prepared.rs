@@ -46,6 +46,17 @@ pub struct PreparedStatements {
     store: RwLock<Store>,
 }
 
+/// A prepared statement as it is kept.
+#[derive(Clone, Debug)]
+pub struct PreparedText {
+    /// The id.
+    pub id: Arc<[u8]>,
+    /// The keyspace of its table, where that is known.
+    pub keyspace: Option<Box<str>>,
+    /// The text.
+    pub text: Arc<str>,
+}
+
 #[derive(Debug, Default)]
 struct Store {
     by_id: HashMap<Arc<[u8]>, Arc<Entry>>,
@@ -132,6 +143,19 @@ impl PreparedStatements {
     /// The text that was prepared as `id`, where it is kept.
     pub fn text(&self, id: &[u8]) -> Option<Arc<str>> {
         self.get(id)?.text.clone()
+    }
+
+    /// Every text that is kept.
+    pub fn texts(&self) -> Vec<PreparedText> {
+        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+        let kept = store.by_id.values().filter_map(|entry| {
+            Some(PreparedText {
+                id: entry.id.clone(),
+                keyspace: entry.statement.keyspace.as_deref().map(Into::into),
+                text: entry.text.clone()?,
+            })
+        });
+        kept.collect()
     }
 
     fn get(&self, id: &[u8]) -> Option<Arc<Entry>> {

@@ -86,6 +86,16 @@ impl FramePosition {
         self.is_known() && self.have == 0 && self.left == 0 && self.frame_left == 0
     }
 
+    /// The bytes that are to come at least until it is at a boundary: 0 there, and more than come where it is not known.
+    pub(crate) fn missing(&self) -> usize {
+        match self.is_known() {
+            false => usize::MAX,
+            true if self.is_boundary() => 0,
+            true if self.left > 0 => self.left as usize,
+            true => self.wanted_bytes().saturating_sub(self.have.into()),
+        }
+    }
+
     /// Goes past these bytes.
     pub fn walk(&mut self, bytes: &[u8]) {
         let mut at = 0;
@@ -273,12 +283,68 @@ impl Unread {
         }
     }
 
+    /// The positions of a flow that another process has read to here, and what its session is. `compression`,
+    /// `extensions`: `None` where they are not known.
+    ///
+    /// # Errors
+    /// A position is not known, or the two are not of one flow.
+    pub fn told(
+        requests: FramePosition,
+        responses: FramePosition,
+        compression: Option<Compression>,
+        extensions: Option<Extensions>,
+    ) -> Result<Self, NoPosition> {
+        let told = Self::at(requests, responses)?;
+        let version = ProtocolVersion::from_byte(told.version);
+        let framing = match told.is_segmented() {
+            true => Framing::Segments,
+            false => Framing::Frames,
+        };
+        let is_of_it = |position: &FramePosition, first: u8| {
+            position.framing == framing
+                && position.first == first
+                && usize::from(position.have) < POSITION_HEADER_BYTES
+        };
+        let is_whole =
+            is_of_it(&requests, told.version) && is_of_it(&responses, told.version | 0x80);
+        if version.is_none() || !is_whole {
+            return Err(NoPosition::Framing);
+        }
+        let is_followed =
+            !told.is_segmented() || matches!(compression, None | Some(Compression::None));
+        let is_between = requests.is_boundary() && responses.is_boundary();
+        if !is_followed && !is_between {
+            return Err(NoPosition::Compressed);
+        }
+        Ok(Self {
+            compression,
+            extensions,
+            ..told
+        })
+    }
+
+    /// The compression of bodies, where it is known.
+    pub fn compression(&self) -> Option<Compression> {
+        self.compression
+    }
+
+    /// The extensions that the flow has begun with, where they are known.
+    pub fn extensions(&self) -> Option<Extensions> {
+        self.extensions
+    }
+
     /// The version that the flow speaks.
     pub fn version(&self) -> Option<ProtocolVersion> {
         ProtocolVersion::from_byte(self.version)
     }
 
-    pub(crate) fn is_segmented(&self) -> bool {
+    /// Returns the byte of that version.
+    pub fn version_byte(&self) -> u8 {
+        self.version
+    }
+
+    /// Whether it travels in segments.
+    pub fn is_segmented(&self) -> bool {
         self.version >= 5
     }
 }

@@ -80,6 +80,14 @@ impl FrameScanner {
         }
     }
 
+    /// The bytes that are to come at least until it is between two frames: 0 there.
+    pub(crate) fn missing(&self) -> usize {
+        match self.state {
+            State::Header { filled } => HEADER_BYTES - filled,
+            _ => self.left().unwrap_or_default() as usize,
+        }
+    }
+
     /// The position among frames that are not in segments.
     pub(crate) fn position(&self, first: u8) -> FramePosition {
         let mut position = FramePosition::in_frame(first, self.left().unwrap_or_default());

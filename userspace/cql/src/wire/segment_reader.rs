@@ -63,6 +63,18 @@ impl SegmentReader {
         matches!(self.state, State::Header { filled: 0 })
     }
 
+    /// The bytes that are to come at least until it is between two segments: 0 there.
+    pub(crate) fn missing(&self) -> usize {
+        match self.state {
+            State::Header { filled: 0 } => 0,
+            State::Header { filled } => self.header_bytes() - filled,
+            State::Payload { header } => {
+                header.length.saturating_sub(self.payload.len()) + TRAILER_BYTES
+            }
+            State::Trailer { filled, .. } => TRAILER_BYTES - filled,
+        }
+    }
+
     /// Moves a position that is where the segment at hand began past what has come of it. Of segments
     /// that are not LZ4's.
     pub(crate) fn replay(&self, position: &mut FramePosition) {
@@ -114,7 +126,8 @@ impl SegmentReader {
         }
     }
 
-    fn header_bytes(&self) -> usize {
+    /// The length of a segment's header.
+    pub(crate) fn header_bytes(&self) -> usize {
         match self.is_lz4 {
             true => LZ4_HEADER_BYTES,
             false => HEADER_BYTES,

@@ -12,7 +12,7 @@ pub fn keeper(data: &[u8]) {
     let again = again.map(|again| serde_json::to_string(&again).unwrap_or_default());
     assert_eq!(again.ok(), Some(text));
     if let Message::Keep(snapshot) = message {
-        let flow = snapshot.at(7);
+        let flow = snapshot.carried(7);
         assert_eq!(flow.id.number(), 7);
         assert_eq!(flow.near(), snapshot.near());
         let _ = flow.opened_at();

@@ -57,13 +57,26 @@ impl FlowSnapshot {
         since: [u64; 2],
     ) -> Self {
         let [to_database, to_client] = since;
-        let decided = flow.decided();
-        let opened = flow.opened_at().duration_since(SystemTime::UNIX_EPOCH);
+        let carried = Self::of_carried(flow, cookie.number());
         Self {
             id: splice.id(),
             engine: splice.carrier(),
+            to_database: carried.to_database.saturating_sub(to_database),
+            to_client: carried.to_client.saturating_sub(to_client),
+            up_seq: splice.up_seq(from_near),
+            ..carried
+        }
+    }
+
+    /// Describes a flow that the kernel does not carry. `cookie`: the client's socket; 0 on another host.
+    pub(crate) fn of_carried(flow: &Flow, cookie: u64) -> Self {
+        let decided = flow.decided();
+        let opened = flow.opened_at().duration_since(SystemTime::UNIX_EPOCH);
+        Self {
+            id: flow.id.number(),
+            engine: 0,
             client: flow.client.socket_addr(),
-            client_cookie: cookie.number(),
+            client_cookie: cookie,
             orig_dst: flow.orig_dst.socket_addr(),
             pid: flow.process.pid,
             uid: flow.process.uid,
@@ -83,9 +96,9 @@ impl FlowSnapshot {
             action: decided.action.map(|action| action.as_str().to_owned()),
             session: decided.session.as_deref().map(facts),
             opened_unix_ms: opened.unwrap_or_default().as_millis() as u64,
-            to_database: flow.to_database.load(Relaxed).saturating_sub(to_database),
-            to_client: flow.to_client.load(Relaxed).saturating_sub(to_client),
-            up_seq: splice.up_seq(from_near),
+            to_database: flow.to_database.load(Relaxed),
+            to_client: flow.to_client.load(Relaxed),
+            up_seq: 0,
         }
     }
 
@@ -111,6 +124,11 @@ impl FlowSnapshot {
         }
     }
 
+    /// Returns the rule that the flow is under.
+    pub(crate) fn rule(&self) -> RuleName {
+        RuleName::new(&self.rule)
+    }
+
     /// Returns which of the flow's applications is on this host.
     pub(crate) fn near(&self) -> Near {
         self.process().near()
@@ -122,7 +140,7 @@ impl FlowSnapshot {
         // The order's numbers wrap. If more than 4 GiB of a flow were relayed since it was
         // enrolled, a multiple of that is not counted; everything else is.
         let relayed_up = resumed.up_seq.wrapping_sub(self.up_seq);
-        let flow = self.at(number);
+        let flow = self.carried(number);
         let to_far = up + u64::from(relayed_up);
         let to_near = down + resumed.position.to_near;
         let [to_database, to_client] = self.near().directions(to_far, to_near);
@@ -131,8 +149,8 @@ impl FlowSnapshot {
         flow
     }
 
-    /// Makes the flow as it was when it was enrolled.
-    pub(super) fn at(&self, number: u64) -> Flow {
+    /// Makes the flow as [`Self::flow`] does, if the kernel did not carry it.
+    pub(crate) fn carried(&self, number: u64) -> Flow {
         let flow = Flow::resumed(
             number,
             ClientAddr::new(self.client),

@@ -42,8 +42,8 @@ impl TapMetrics {
             abandoned: counters_by(
                 registry,
                 "underpass_tap_abandoned_total",
-                "Requests of tapped flows that were waiting for a response when bytes were missed, and are paired \
-                 with none.",
+                "Requests of tapped flows that had begun to pass when bytes were missed, and are paired with no \
+                 response.",
                 &["rule"],
             )?,
             stopped: counters_by(

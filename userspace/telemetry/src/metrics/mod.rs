@@ -87,5 +87,6 @@ impl Metrics {
     pub fn declare_for_docs(&self) {
         self.sessions.declare_for_docs();
         self.marks.declare_for_docs();
+        self.upgrade.declare_for_docs();
     }
 }

@@ -82,6 +82,8 @@ impl Serving {
             speaks,
             link,
             draining,
+            hands: _hands,
+            handed,
             ..
         } = self;
         let Taken {
@@ -133,7 +135,7 @@ impl Serving {
         // Flows need these.
         let carrying = async {
             tokio::select! {
-                ended = proxy::run(shared.clone(), entrances, holds, adopted, workers) => {
+                ended = proxy::run(shared.clone(), entrances, holds, adopted, handed, workers) => {
                     Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("the proxy ended")))
                 }
                 ended = splicing => failed(ended, "the kernel's calls"),
@@ -200,7 +202,7 @@ impl Serving {
             };
             let why = tokio::select! {
                 () = told_manager => DrainEnd::Told,
-                why = upgrade::drain(shared, &taken.link, longest) => why,
+                why = upgrade::drain(shared, &taken, longest) => why,
                 _ = told.0.recv() => DrainEnd::Told,
                 _ = told.1.recv() => DrainEnd::Told,
             };
