@@ -124,6 +124,13 @@ fn drivers_work_while_agents_take_over_from_one_another() {
     }
 }
 
+#[test]
+fn the_page_is_what_the_result_says() {
+    let result = fs::read_to_string(file("json")).unwrap();
+    let result = serde_json::from_str(&result).unwrap();
+    assert_eq!(fs::read_to_string(file("md")).unwrap(), page(&result));
+}
+
 fn file(extension: &str) -> PathBuf {
     let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results");
     results.join("upgrades").with_extension(extension)
