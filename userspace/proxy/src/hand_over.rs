@@ -1,6 +1,6 @@
 //! Hands a flow that the agent reads to the agent that has taken over.
 //!
-//! It goes when nothing of it is under way: all that was read is written on, and what was asked is answered, so that nothing is
+//! The flow goes when nothing of it is under way: all that was read is written on, and what was asked is answered, so that nothing is
 //! in this process but how it is to be read on. Until then no further request is read, for a while.
 //!
 //! **Invariant**: one process at a time reads a flow's sockets. This one does not while it waits for the other one's answer, and

@@ -238,7 +238,7 @@ impl SealedFlow {
     /// Reads the flow.
     ///
     /// # Errors
-    /// It is of another format, has been damaged, or is none.
+    /// The text is of another format, has been damaged, or is no flow.
     pub fn open(&self) -> Result<HandedFlow, String> {
         if self.format != FLOW_FORMAT {
             return Err(format!(
@@ -346,7 +346,7 @@ mod tests {
             }
         }
 
-        /// What is whole may say anything.
+        /// Positions of a whole text may be any.
         #[test]
         fn any_positions_are_read_from_or_none(
             reading in reading(),
