@@ -60,7 +60,6 @@ impl Entered {
     }
 
     pub(super) fn new(shared: &Arc<ProxyContext>, newcomer: &Newcomer, permit: FlowPermit) -> Self {
-        shared.metrics.flows.open.inc();
         let flow = shared.flows.enter(newcomer);
         let policy = shared.policy.borrow().clone();
         flow.opt_in(policy.shortcut_of(&newcomer.rule));
@@ -69,19 +68,11 @@ impl Entered {
             flow.await_session();
             flow.waits_for(question.waits_for(&Session::default()));
         }
-        Self {
-            flow,
-            shared: shared.clone(),
-            question,
-            adoption: None,
-            reading: None,
-            application: newcomer.application.clone(),
-            permit,
-        }
+        let mut entered = Self::of(shared, flow, newcomer.application.clone(), permit);
+        entered.question = question;
+        entered
     }
-}
 
-impl Entered {
     /// Enters a flow that another agent has begun.
     pub(super) fn adopted(
         shared: &Arc<ProxyContext>,
@@ -90,20 +81,12 @@ impl Entered {
         permit: FlowPermit,
         adoption: Adoption,
     ) -> Self {
-        shared.metrics.flows.open.inc();
-        Self {
-            flow,
-            shared: shared.clone(),
-            question: None,
-            adoption: Some(Box::new(adoption)),
-            reading: None,
-            application: Some(Application::Client(cookie, None)),
-            permit,
-        }
+        let application = Some(Application::Client(cookie, None));
+        let mut entered = Self::of(shared, flow, application, permit);
+        entered.adoption = Some(Box::new(adoption));
+        entered
     }
-}
 
-impl Entered {
     /// Enters a flow that another agent has handed over.
     pub(super) fn handed(
         shared: &Arc<ProxyContext>,
@@ -112,13 +95,24 @@ impl Entered {
         permit: FlowPermit,
         reading: ReadOn,
     ) -> Self {
+        let mut entered = Self::of(shared, flow, application, permit);
+        entered.reading = Some(Box::new(reading));
+        entered
+    }
+
+    fn of(
+        shared: &Arc<ProxyContext>,
+        flow: Arc<Flow>,
+        application: Option<Application>,
+        permit: FlowPermit,
+    ) -> Self {
         shared.metrics.flows.open.inc();
         Self {
             flow,
             shared: shared.clone(),
             question: None,
             adoption: None,
-            reading: Some(Box::new(reading)),
+            reading: None,
             application,
             permit,
         }

@@ -5,8 +5,9 @@
 //! read from the side that they came from: a peer that does not read stops its counterpart through
 //! TCP's own window.
 
+mod carry;
+
 use std::{
-    future::poll_fn,
     io,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -14,156 +15,26 @@ use std::{
 
 use cql::NoPosition;
 use dataplane::{AgentMoved, FlowPosition, LegSide, Near, Splice};
-use flow::{CloseReason, Flow, Handing, Path, Stays};
+use flow::{CloseReason, Flow, Handing, Stays};
 use policy::RuleName;
 use telemetry::Metrics;
-use tokio::{io::Interest, net::TcpStream};
+use tokio::net::TcpStream;
 
+pub(super) use self::carry::{FlowEnd, carry, to_the_end};
 use super::{
     busy_poll, close,
     context::ProxyContext,
     decode::Decoder,
     direction_pump::{CHUNK, DirectionPump, State, Stop},
     drain::Drain,
-    entered::Entered,
-    hand_over::hand_over,
     legs::{Legs, Refused},
-    marked, outbox,
+    outbox,
     passing::Direction,
     read_on::{NotHanded, ReadOn},
     reader::{Begins, Both, Reader},
     short_legs::SpokenSide,
-    splice::{self, KernelCarry},
-    terms::Terms,
+    splice::KernelCarry,
 };
-
-/// Carries a flow to its end.
-pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: Box<Entered>) {
-    let question = entered.question.take();
-    let (shared, flow) = (&entered.shared, &entered.flow);
-    let reading = entered.reading.take();
-    let is_read = flow.path() == Path::Enrich;
-    let terms = match is_read && reading.is_none() {
-        true => Terms::of(shared, flow, question.as_deref()),
-        false => None,
-    };
-    let begins = is_read.then(|| Begins {
-        shared: shared.clone(),
-        flow: flow.clone(),
-        question,
-    });
-    let mut relay = Relay::new(begins, flow, &shared.metrics);
-    relay.legs = Legs::new(terms, shared, flow);
-    if let Some(reading) = reading {
-        relay.reader.begin_on(shared, flow, *reading);
-    }
-    let source = match &entered.application {
-        Some(_) => splice::SpliceSource::Shared(shared.clone()),
-        None => {
-            flow.set_relayed("its client and its database are on other hosts");
-            splice::SpliceSource::Closed
-        }
-    };
-    let counters = splice::Counters::Shared(shared.clone());
-    let mut ride = KernelCarry::new(source, entered.application.clone(), flow, counters);
-    let (near, far) = flow.near().sides(client, database);
-    let end = to_the_end(&mut relay, &mut ride, &near, far).await;
-    ride.count(&relay);
-    relay.finish();
-    let FlowEnd::Closed { reason, far } = end else {
-        return; // Another agent goes on with it.
-    };
-    if let Some(splice) = ride.splice() {
-        splice.let_out();
-    }
-    if let Some(far) = &far {
-        let (client, database) = flow.near().sides(&near, far);
-        relay.legs.end(reason, client, database);
-    }
-    close::flow(&entered.flow, &entered.shared.metrics, reason);
-    close::sides(flow.near(), reason, near, far).await;
-}
-
-/// Relays, and lets the kernel carry, in turns, between the sockets that lead to the near
-/// application and to the far one.
-pub(super) async fn to_the_end(
-    relay: &mut Relay,
-    ride: &mut KernelCarry,
-    near: &TcpStream,
-    mut far: TcpStream,
-) -> FlowEnd {
-    let reader = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
-    relay.up.flow.commands.read_by(&reader);
-    drop(reader);
-    loop {
-        let corrupted = splice::corrupted(relay.to_near().enrolled.clone());
-        let (client, database) = relay.near.sides(near, &far);
-        let moving = poll_fn(|cx| relay.poll(cx, client, database, ride));
-        let stop = tokio::select! {
-            biased;
-            stop = moving => stop,
-            // Nobody reads from the client while the database does not take what it sent; the
-            // client can leave all the same, and then its permit is free. (A database that resets
-            // is noticed when the client has taken what the database sent before.)
-            _ = client.ready(Interest::ERROR) => Pause::Ended(CloseReason::ClientReset),
-            () = corrupted => Pause::Ended(CloseReason::SpliceFailed),
-        };
-        // Before a socket is closed, or carried by somebody else.
-        outbox::flush();
-        match stop {
-            Pause::Ended(reason) => return FlowEnd::closed(reason, far),
-            Pause::Letter => {
-                let flow = relay.up.flow.clone();
-                let posted = flow.commands.take();
-                let reason = posted.and_then(|c| marked::apply_command(&flow, c, Some(relay)));
-                if let Some(reason) = reason {
-                    return FlowEnd::closed(reason, far);
-                }
-            }
-            Pause::HandOver(reading) => {
-                let taken = match ride.context() {
-                    Some(shared) => {
-                        hand_over(
-                            shared,
-                            relay.flow(),
-                            *reading,
-                            ride.application(),
-                            relay.near().sides(near, &far),
-                        )
-                        .await
-                    }
-                    None => false,
-                };
-                if taken {
-                    return FlowEnd::GivenAway { far };
-                }
-            }
-            Pause::Idle => match ride.along(relay, near, far).await {
-                Ok(back) => far = back,
-                Err(ended) => return ended,
-            },
-        }
-    }
-}
-
-/// The end of a flow in this process.
-pub(super) enum FlowEnd {
-    /// The flow has ended. `far`: the socket that leads to the far application, unless the splice
-    /// lost it.
-    Closed {
-        reason: CloseReason,
-        far: Option<TcpStream>,
-    },
-    /// Another process goes on with the flow, and with this socket to the far application.
-    GivenAway { far: TcpStream },
-}
-
-impl FlowEnd {
-    pub(super) fn closed(reason: CloseReason, far: TcpStream) -> Self {
-        let far = Some(far);
-        Self::Closed { reason, far }
-    }
-}
 
 /// The most rounds of a flow in one turn of its task. Bytes that come cost the task its budget, so
 /// that it waits long before; what else has directions polled again is used up with each round.
@@ -227,7 +98,7 @@ impl Relay {
     ///
     /// A round polls both directions. Another follows when one of them may go on that could not
     /// before: bytes that were held back may pass, a handshake has moved on, or the flow is lost.
-    fn poll(
+    pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         client: &TcpStream,
