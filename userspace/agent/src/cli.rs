@@ -229,7 +229,7 @@ pub enum Command {
         #[command(flatten)]
         admin: AdminArg,
     },
-    /// Drain a backend, take it down, or let its health checks decide again. Holds until the agent restarts
+    /// Drain a backend, take it down, or let its health checks decide again. Holds until the agent is restarted, also while another one takes over
     Backend {
         /// Address of the backend, as `backends` lists it
         #[arg(value_name = "ADDR:PORT", value_parser = values::address)]

@@ -103,4 +103,4 @@ pub use suspended::{
     Carrier, Completion, CompletionSink, MAX_SUSPENDED, MAX_SUSPENDED_BYTES, Relayed, Resolution,
     Ticket,
 };
-pub use transform::{Copies, Pipeline, Transform, Unpaired};
+pub use transform::{Copies, Pipeline, Spent, Transform, Unpaired};

@@ -34,6 +34,15 @@ pub enum Unpaired {
     Refused,
 }
 
+/// Tokens of a bucket that a process has, or has given out.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spent {
+    /// Tokens of the bucket. Below 0: they are given back.
+    pub tokens: f64,
+    /// Tokens that were lent when the bucket was empty.
+    pub debt: f64,
+}
+
 /// A step of a pipeline, shared by all flows of its rule.
 pub trait Transform: fmt::Debug + Send + Sync {
     /// The step's name, in the configuration and as a metric's label.
@@ -140,7 +149,7 @@ pub trait Transform: fmt::Debug + Send + Sync {
 
     /// The tokens that another process which goes on counting does not have, by key: those that were given out and did not come
     /// back, and half of the others, which this one keeps for what it still has to do.
-    fn spent(&self, now_ns: u64) -> Vec<(Box<str>, f64)> {
+    fn spent(&self, now_ns: u64) -> Vec<(Box<str>, Spent)> {
         let _ = now_ns;
         Vec::new()
     }
@@ -151,9 +160,9 @@ pub trait Transform: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
-    /// So many tokens are not there: the process before has them, or has given them out. Below 0: it gives them back.
-    fn spend(&self, key: &str, tokens: f64, now_ns: u64) {
-        let _ = (key, tokens, now_ns);
+    /// So many tokens are not there: the process before has them, or has given them out.
+    fn spend(&self, key: &str, spent: Spent, now_ns: u64) {
+        let _ = (key, spent, now_ns);
     }
 
     /// Whether it wants to know [how flows have begun](Request::opening): the names and passwords in it are kept for

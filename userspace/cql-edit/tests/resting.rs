@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::support::edit::*;
 use crate::support::*;
 use cql::{Anomaly, Completed, FlowDecoder, PreparedStatements, Sink, Unread};
-use cql_edit::{Caller, Editor, NotAtRest, SessionAtRest, Transform};
+use cql_edit::{Caller, Editor, NotAtRest, SessionAtRest, Spent, Transform};
 
 const AUTH_RESPONSE: u8 = 0x0F;
 const AUTH_SUCCESS: u8 = 0x10;
@@ -111,18 +111,25 @@ fn a_flow_rests_between_requests_that_are_answered_and_nowhere_else() {
     }
 }
 
+fn throttle(burst: u32, mode: &str) -> Arc<dyn Transform> {
+    step(&format!(
+        "transform = \"throttle\"\nrate = 1\nburst = {burst}\nmode = \"{mode}\""
+    ))
+}
+
+fn passes(flow: &mut Edits) -> bool {
+    let sent = flow
+        .kind
+        .sent(0, 1, QUERY, &ask(flow.kind.version, "SELECT v FROM t"));
+    let passed = !flow.requests(&sent).is_empty();
+    flow.editor.answers();
+    flow.frees(1);
+    passed
+}
+
 #[test]
 fn tokens_go_over_and_none_is_left() {
-    let throttle = || step("transform = \"throttle\"\nrate = 1\nburst = 5\nmode = \"overloaded\"");
-    let passes = |flow: &mut Edits| {
-        let sent = flow
-            .kind
-            .sent(0, 1, QUERY, &ask(flow.kind.version, "SELECT v FROM t"));
-        let passed = !flow.requests(&sent).is_empty();
-        flow.editor.answers();
-        flow.frees(1);
-        passed
-    };
+    let throttle = || throttle(5, "overloaded");
     let kind = KINDS[1];
     let (before, after) = (throttle(), throttle());
     let mut flow = Edits::new(kind, vec![before.clone()]);
@@ -132,24 +139,61 @@ fn tokens_go_over_and_none_is_left() {
     }
     // The other one has given one out already.
     assert!(passes(&mut other));
-    for (key, tokens) in before.spent(0) {
+    for (key, spent) in before.spent(0) {
         // Of three that are left one is kept.
-        assert_eq!(tokens, 3.0);
-        after.spend(&key, tokens, 0);
+        assert_eq!(spent, tokens(3.0));
+        after.spend(&key, spent, 0);
     }
     assert!(passes(&mut other));
     assert!(!passes(&mut other));
     assert_eq!(before.unspent(0)[0].1, 1.0);
     assert!(before.unspent(0).is_empty());
     assert!(!passes(&mut flow));
-    after.spend("", -1.0, 0);
+    after.spend("", tokens(-1.0), 0);
     assert!(passes(&mut other));
     assert!(!passes(&mut other));
     // What is no number is nothing, and there are never more than the burst, nor less than a minute's debt.
-    after.spend("", f64::NAN, 0);
+    after.spend("", tokens(f64::NAN), 0);
     assert!(!passes(&mut other));
-    after.spend("", f64::NEG_INFINITY, 0);
-    assert!(after.spent(0)[0].1 <= 5.0);
-    after.spend("", f64::INFINITY, 0);
-    assert!(after.spent(0)[0].1 <= 65.0);
+    after.spend("", tokens(f64::NEG_INFINITY), 0);
+    assert!(after.spent(0)[0].1.tokens <= 5.0);
+    for (tokens, debt) in [(f64::INFINITY, 0.0), (0.0, f64::INFINITY)] {
+        after.spend("", Spent { tokens, debt }, 0);
+        let spent = after.spent(0)[0].1;
+        assert!(spent.tokens + spent.debt <= 65.0, "{spent:?}");
+    }
+}
+
+fn tokens(tokens: f64) -> Spent {
+    Spent { tokens, debt: 0.0 }
+}
+
+#[test]
+fn a_bucket_that_becomes_smaller_begins_with_no_debt_but_its_own() {
+    let kind = KINDS[1];
+    let goes_over = |before: &Arc<dyn Transform>, after: &Arc<dyn Transform>| {
+        for (key, spent) in before.spent(0) {
+            after.spend(&key, spent, 0);
+        }
+        after.spent(0)[0].1
+    };
+    let before = throttle(1000, "overloaded");
+    let mut flow = Edits::new(kind, vec![before.clone()]);
+    assert!(passes(&mut flow));
+    assert_eq!(
+        goes_over(&before, &throttle(10, "overloaded")),
+        tokens(10.0)
+    );
+
+    // A bucket that has lent goes on with its debt.
+    let before = throttle(2, "delay");
+    let mut flow = Edits::new(kind, vec![before.clone()]);
+    for _ in 0..3 {
+        passes(&mut flow);
+    }
+    let spent = Spent {
+        tokens: 1.0,
+        debt: 1.0,
+    };
+    assert_eq!(goes_over(&before, &throttle(1, "delay")), spent);
 }

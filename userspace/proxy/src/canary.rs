@@ -27,8 +27,8 @@ use telemetry::Metrics;
 use tokio::{sync::oneshot, task::JoinHandle, time};
 
 use super::{
-    close,
-    relay::{self, FlowEnd, Relay},
+    close::{self, FlowEnd},
+    relay::{self, Relay},
     splice::{Counters, KernelCarry, SpliceSource},
 };
 

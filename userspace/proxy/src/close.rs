@@ -10,6 +10,25 @@ use tokio::{net::TcpStream, time};
 
 use super::{denied, outbox, read::CHUNK_BYTES};
 
+/// The end of a flow in this process.
+pub(super) enum FlowEnd {
+    /// The flow has ended. `far`: the socket that leads to the far application, unless the splice
+    /// lost it.
+    Closed {
+        reason: CloseReason,
+        far: Option<TcpStream>,
+    },
+    /// Another process goes on with the flow, and with this socket to the far application.
+    GivenAway { far: TcpStream },
+}
+
+impl FlowEnd {
+    pub(super) fn closed(reason: CloseReason, far: TcpStream) -> Self {
+        let far = Some(far);
+        Self::Closed { reason, far }
+    }
+}
+
 /// The interval at which [`end_all`] looks whether flows have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 

@@ -10,11 +10,12 @@ mod reading;
 mod rest;
 
 use std::{
+    num::NonZeroUsize,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use cql::{FlowDecoder, FramePosition, NoPosition, Undecodable, Unread};
+use cql::{FlowDecoder, FramePosition, NoPosition, PreparedStatements, Undecodable, Unread};
 use flow::{CloseReason, Flow, Path};
 use policy::Action;
 
@@ -151,9 +152,14 @@ impl Decoder {
 
     /// Starts to read the flow, which was not read for a while, at its next frames.
     pub(super) fn join(&mut self, unread: Unread) {
+        self.decode_by(|prepared| FlowDecoder::join(prepared, unread));
+    }
+
+    /// Decodes the flow from here on.
+    fn decode_by(&mut self, decoder: impl FnOnce(Arc<PreparedStatements>) -> FlowDecoder) {
         let prepared = self.recorder.shared.services.prepared.clone();
         self.reading = Reading::Decodes {
-            decoder: FlowDecoder::join(prepared, unread),
+            decoder: decoder(prepared),
             stops: false,
         };
         self.recorder.switch_rule(&self.flow);
@@ -197,14 +203,18 @@ impl Decoder {
         if let Some(turn) = self.editors_turn(direction) {
             return turn;
         }
-        if direction == Direction::ToDatabase && self.held_at() == Some(0) {
+        // Of one that is held, no more than up to the end of a request.
+        let held_at = self
+            .held_at()
+            .filter(|_| direction == Direction::ToDatabase);
+        let Some(most) = NonZeroUsize::new(held_at.unwrap_or(usize::MAX)) else {
             return Turn::Wait;
-        }
+        };
         let Some(gate) = &mut self.gate else {
-            return Turn::Read;
+            return Turn::Read(most);
         };
         match gate.turn(direction) {
-            Turn::Read => Turn::Read,
+            Turn::Read(most) => Turn::Read(most),
             Turn::Pass(bytes) => {
                 self.look_at_gate();
                 Turn::Pass(self.decode(direction, &bytes).bringing(bytes))

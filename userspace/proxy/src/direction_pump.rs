@@ -56,8 +56,8 @@ pub(super) struct DirectionPump {
     /// down.
     again: Option<Pin<Box<Sleep>>>,
     looks: u32,
-    /// Whether the first byte that came was that of a TLS handshake record.
-    pub is_tls: bool,
+    /// Whether the flow's first byte was that of a TLS handshake record. None: none has come.
+    pub begins_with_tls: Option<bool>,
     /// Bytes that the agent itself has read since the flow began.
     pub read_bytes: u64,
     pub written_bytes: u64,
@@ -147,7 +147,7 @@ impl DirectionPump {
             read_before: 0,
             again: None,
             looks: 0,
-            is_tls: false,
+            begins_with_tls: None,
             read_bytes: 0,
             written_bytes: 0,
             state: State::Open,
@@ -208,9 +208,9 @@ impl DirectionPump {
                 State::Ended | State::Losing(_) => return Poll::Ready(Ok(())),
             }
             let (verdict, bytes) = match reader.turn(self.direction) {
-                Turn::Read => {
+                Turn::Read(most) => {
                     let before = self.read();
-                    let most = buffer.len().min(reader.read_limit(self.direction));
+                    let most = buffer.len().min(most.get());
                     let buffer = buffer.get_mut(..most).unwrap_or_default();
                     match ready!(self.poll_read(cx, buffer, from))? {
                         Came::Bytes(n) => {
@@ -322,7 +322,8 @@ impl DirectionPump {
             Err(e) => return Poll::Ready(Err(Stop::From(e))),
         };
         if n > 0 {
-            self.is_tls |= self.read_bytes == 0 && buffer.first() == Some(&TLS_HANDSHAKE);
+            let is_tls = buffer.first() == Some(&TLS_HANDSHAKE);
+            self.begins_with_tls.get_or_insert(is_tls);
             self.read_bytes += n as u64;
             return Poll::Ready(Ok(Came::Bytes(n)));
         }

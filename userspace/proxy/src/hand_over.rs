@@ -22,6 +22,9 @@ use super::{
 pub fn would_stay(shared: &ProxyContext, flow: &Flow) -> Option<Stays> {
     let pipeline = shared.pipelines.borrow().edits_of(&flow.rule());
     let mut steps = pipeline.iter().flat_map(|steps| steps.iter());
+    if flow.path() == Path::Splice {
+        return None;
+    }
     if flow.tls().is_some() {
         return Some(Stays::Tls);
     }
@@ -79,6 +82,10 @@ pub(super) async fn hand_over(
         Ok(Err(NotTaken::Declined(why))) => {
             tracing::info!(flow = ?flow.id, why, "the agent that has taken over does not take a flow");
             flow.stay(Stays::Declined);
+            false
+        }
+        Ok(Err(NotTaken::NotNow(why))) => {
+            tracing::debug!(flow = ?flow.id, why, "a flow is not taken now");
             false
         }
         Ok(Err(NotTaken::Gone)) => false,

@@ -1,11 +1,13 @@
 //! Takes a flow over that the agent before this one has read (`hand_over.rs`).
 
-use std::{os::fd::OwnedFd, sync::Arc};
+use std::{io, os::fd::OwnedFd, sync::Arc};
 
+use cql::NoPosition;
 use dataplane::Application;
 use tokio::sync::oneshot;
 
 use super::{
+    admission::NotAdmitted,
     close,
     context::ProxyContext,
     entered::Entered,
@@ -16,7 +18,7 @@ use super::{
     workers::{Pair, Workers},
 };
 
-/// Takes a flow over, and says so. Its bytes move once the other agent knows.
+/// Takes a flow over, and says so. Its bytes move once that is sent to the other agent.
 pub(super) fn take(shared: &Arc<ProxyContext>, handed: Handed, workers: Arc<Workers>) {
     let Handed {
         flow,
@@ -37,7 +39,7 @@ pub(super) fn take(shared: &Arc<ProxyContext>, handed: Handed, workers: Arc<Work
                 }
             });
         }
-        Err(why) => drop(answer.send(Err(NotTaken::Declined(why)))),
+        Err(why) => drop(answer.send(Err(why))),
     }
 }
 
@@ -46,22 +48,30 @@ fn entered(
     flow: &SealedFlow,
     accepted: OwnedFd,
     dialled: OwnedFd,
-) -> Result<Pair, String> {
+) -> Result<Pair, NotTaken> {
     let HandedFlow {
         flow: snapshot,
         reading,
-    } = flow.open()?;
+    } = flow.open().map_err(NotTaken::Declined)?;
     if reading.is_edited() {
-        goes_on_there(shared, &snapshot)?;
+        goes_on_there(shared, &snapshot).map_err(NotTaken::Declined)?;
     }
-    if reading.has_positions() {
+    if reading.is_decoded() {
         let positions = reading.positions();
-        positions.map_err(|why| format!("it cannot be read on: {}", why.as_str()))?;
+        let lost = |why: NoPosition| format!("it cannot be read on: {}", why.as_str());
+        positions.map_err(|why| NotTaken::Declined(lost(why)))?;
     }
     let permit = shared.admission.enter(snapshot.process().holder);
-    let permit = permit.map_err(|_| "the agent is full".to_owned())?;
-    let client = stream(accepted).map_err(|error| error.to_string())?;
-    let database = stream(dialled).map_err(|error| error.to_string())?;
+    let permit = permit.map_err(|why| {
+        let why = match why {
+            NotAdmitted::Full => "it is full",
+            NotAdmitted::OverQuota(_) => "its user or cgroup has as many flows as it may",
+        };
+        NotTaken::NotNow(why.to_owned())
+    })?;
+    let failed = |error: io::Error| NotTaken::NotNow(error.to_string());
+    let client = stream(accepted).map_err(failed)?;
+    let database = stream(dialled).map_err(failed)?;
     let flow = shared.flows.adopt(|number| snapshot.carried(number));
     flow.opt_in(shared.policy.borrow().shortcut_of(&flow.rule()));
     // The flow was dialled to a virtual address.

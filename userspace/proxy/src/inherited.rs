@@ -1,6 +1,6 @@
 //! Counts of rules' steps, and statements that are known by their ids: an agent that takes over goes on with both.
 
-use cql_edit::{Transform, prepared_in};
+use cql_edit::{Spent, Transform, prepared_in};
 use policy::RuleName;
 use serde::{Deserialize, Serialize};
 
@@ -31,8 +31,11 @@ pub enum Inherited {
         name: String,
         /// The key of their bucket.
         key: Box<str>,
-        /// The tokens. Below 0: they are given back.
+        /// See [`Spent`].
         tokens: f64,
+        /// See [`Spent`].
+        #[serde(default)]
+        debt: f64,
     },
 }
 
@@ -54,7 +57,13 @@ pub fn bequeath(shared: &ProxyContext) -> Vec<Vec<Inherited>> {
 pub fn give_back(shared: &ProxyContext) -> Vec<Vec<Inherited>> {
     let unspent = counted(shared, |step, now_ns| {
         let unspent = step.unspent(now_ns).into_iter();
-        unspent.map(|(key, tokens)| (key, -tokens)).collect()
+        let given_back = |tokens: f64| Spent {
+            tokens: -tokens,
+            debt: 0.0,
+        };
+        unspent
+            .map(|(key, tokens)| (key, given_back(tokens)))
+            .collect()
     });
     parts(unspent.into_iter())
 }
@@ -62,20 +71,21 @@ pub fn give_back(shared: &ProxyContext) -> Vec<Vec<Inherited>> {
 /// Asks each step for its tokens.
 fn counted(
     shared: &ProxyContext,
-    count: impl Fn(&dyn Transform, u64) -> Vec<(Box<str>, f64)>,
+    count: impl Fn(&dyn Transform, u64) -> Vec<(Box<str>, Spent)>,
 ) -> Vec<Inherited> {
     let pipelines = shared.pipelines.borrow().clone();
     let now_ns = edit::now_ns();
     let mut counted = Vec::new();
     for (rule, pipeline) in pipelines.edits() {
         for (step, transform) in pipeline.iter().enumerate() {
-            let tokens = count(&**transform, now_ns).into_iter();
-            counted.extend(tokens.map(|(key, tokens)| Inherited::Spent {
+            let spent = count(&**transform, now_ns).into_iter();
+            counted.extend(spent.map(|(key, Spent { tokens, debt })| Inherited::Spent {
                 rule: rule.as_str().to_owned(),
                 step,
                 name: transform.name().to_owned(),
                 key,
                 tokens,
+                debt,
             }));
         }
     }
@@ -128,13 +138,14 @@ pub fn inherit(shared: &ProxyContext, inherited: Vec<Inherited>) {
                 name,
                 key,
                 tokens,
+                debt,
             } => {
                 let pipeline = pipelines.edits_of(&RuleName::new(&rule));
                 let step = pipeline.as_ref().and_then(|steps| steps.get(step));
                 if let Some(step) = step.filter(|step| step.name() == name)
-                    && tokens.is_finite()
+                    && (tokens + debt).is_finite()
                 {
-                    step.spend(&key, tokens, now_ns);
+                    step.spend(&key, Spent { tokens, debt }, now_ns);
                 }
             }
         }

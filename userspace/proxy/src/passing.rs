@@ -1,6 +1,6 @@
 //! The verdict on bytes that were read: which of them pass, or other bytes in their place.
 
-use std::time::Duration;
+use std::{num::NonZeroUsize, time::Duration};
 
 use flow::CloseReason;
 
@@ -75,7 +75,8 @@ impl Verdict {
 /// The next thing that a direction does. `P`: the bytes that pass, or the verdict that has them.
 #[derive(Debug)]
 pub(super) enum Turn<P = Verdict> {
-    Read,
+    /// Read so many bytes at most. Never none: a read of none looks like the end of the stream.
+    Read(NonZeroUsize),
     /// Write these out before anything is read.
     Pass(P),
     /// Read nothing for this long.

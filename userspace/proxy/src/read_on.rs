@@ -47,6 +47,9 @@ pub struct HandedFlow {
 pub(super) struct ReadOn {
     /// Whether it is decoded.
     decoded: bool,
+    /// Whether its client has begun with TLS, which passes through.
+    #[serde(default)]
+    pub(super) tls: bool,
     /// The positions in requests and responses. None: nobody knows them.
     positions: Option<[Position; 2]>,
     compression: Option<u8>,
@@ -78,6 +81,7 @@ impl ReadOn {
         let told = unread.ok().map(|unread| Self::told(&unread));
         told.unwrap_or(Self {
             decoded: false,
+            tls: false,
             positions: None,
             compression: None,
             extensions: None,
@@ -109,6 +113,7 @@ impl ReadOn {
         let extensions = unread.extensions();
         Self {
             decoded: false,
+            tls: false,
             positions: Some([unread.requests, unread.responses].map(Position::of)),
             compression: unread
                 .compression()
@@ -119,11 +124,6 @@ impl ReadOn {
             whose: None,
             session: None,
         }
-    }
-
-    /// Whether there is something to check.
-    pub(super) fn has_positions(&self) -> bool {
-        self.decoded || self.positions.is_some()
     }
 
     /// Whether the flow is decoded.
@@ -205,8 +205,10 @@ pub struct Handed {
 /// Why an agent has not taken a flow.
 #[derive(Debug)]
 pub enum NotTaken {
-    /// The agent says why.
+    /// The agent says why. It would not take it later either.
     Declined(String),
+    /// The agent may take it later.
+    NotNow(String),
     /// The agent is gone.
     Gone,
 }
@@ -308,6 +310,7 @@ mod tests {
         (positions, rest, any::<Option<String>>()).prop_map(
             |(positions, (decoded, compression, extensions), keyspace)| ReadOn {
                 decoded,
+                tls: false,
                 positions,
                 compression,
                 extensions,

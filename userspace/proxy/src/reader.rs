@@ -16,7 +16,7 @@
 //! names the same count of bytes read, by which the kernel knows that its own position is the later
 //! one.
 
-use std::sync::Arc;
+use std::{num::NonZeroUsize, sync::Arc};
 
 use cql::{FramePosition, NoPosition, Unread};
 use dataplane::{FlowPosition, Redirected, Splice};
@@ -139,7 +139,7 @@ impl Reader {
     pub(super) fn turn(&mut self, direction: Direction) -> Turn {
         match self.running_decoder() {
             Some(decoder) => decoder.turn(direction),
-            None => Turn::Read,
+            None => Turn::Read(NonZeroUsize::MAX),
         }
     }
 
@@ -267,16 +267,6 @@ impl Reader {
             State::Starting(_) => Err(NotHanded::NotYet),
             State::Decoding(decoder) => decoder.read_on(),
             State::Relaying(unread) => Ok(ReadOn::unread(*unread)),
-        }
-    }
-
-    /// The most bytes that are to be read next of a direction: of one that is held, no more than up to the end of a request.
-    pub(super) fn read_limit(&self, direction: Direction) -> usize {
-        match &self.state {
-            State::Decoding(decoder) if direction == Direction::ToDatabase => {
-                decoder.held_at().unwrap_or(usize::MAX)
-            }
-            _ => usize::MAX,
         }
     }
 

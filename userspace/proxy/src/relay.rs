@@ -20,7 +20,7 @@ use policy::RuleName;
 use telemetry::Metrics;
 use tokio::net::TcpStream;
 
-pub(super) use self::carry::{FlowEnd, carry, to_the_end};
+pub(super) use self::carry::{carry, to_the_end};
 use super::{
     busy_poll, close,
     context::ProxyContext,
@@ -230,8 +230,9 @@ impl Relay {
             None => self.reader.read_on(),
         };
         match reading {
-            Ok(reading) => {
+            Ok(mut reading) => {
                 ready!(ride.poll_legs_long(cx));
+                reading.tls = self.is_tls();
                 Poll::Ready(Box::new(reading))
             }
             Err(NotHanded::NotYet) => Poll::Pending,
@@ -264,7 +265,7 @@ impl Relay {
             (LegSide::Database, &self.down, database),
         ] {
             if pump.read_bytes > 0 && ride.may_shorten(side) && self.reader.is_settled() {
-                let is_tls = self.up.is_tls || !is_plain;
+                let is_tls = self.is_tls() || !is_plain;
                 ride.shorten(&SpokenSide {
                     side,
                     socket,
@@ -374,6 +375,8 @@ impl Relay {
         shared: Option<Arc<ProxyContext>>,
     ) {
         self.reader.begins_at(positions, shared);
+        // One with TLS is not enrolled.
+        self.up.begins_with_tls = Some(false);
         let (to_far, to_near) = self.both();
         to_far.read_bytes = position.from_near;
         to_near.read_bytes = position.from_far;
@@ -387,7 +390,7 @@ impl Relay {
 
     /// Whether the client's first byte was that of TLS.
     pub(super) fn is_tls(&self) -> bool {
-        self.up.is_tls
+        self.up.begins_with_tls == Some(true)
     }
 
     /// Counts the bytes that the agent itself has read and written since the flow began.

@@ -8,10 +8,10 @@ use telemetry::Metrics;
 use tokio::net::TcpStream;
 
 use super::{
-    close,
+    close::{self, FlowEnd},
     context::ProxyContext,
     entered::{Adoption, Entered},
-    relay::{self, FlowEnd, Relay},
+    relay::{self, Relay},
     splice::{Counters, KernelCarry, SpliceSource},
 };
 use crate::keeper::Kept;

@@ -9,7 +9,7 @@
 //! **Invariant**: a direction is not read while bytes of it that were held back cannot be passed
 //! on, so a gate holds at most a frame's beginning (v5: a segment) and a chunk in each direction.
 
-use std::{mem, net::SocketAddr, sync::Arc};
+use std::{mem, net::SocketAddr, num::NonZeroUsize, sync::Arc};
 
 use cql::{Handshake, Refusal, Step};
 use dataplane::Held;
@@ -180,30 +180,32 @@ impl Gate {
     /// Says whether to read from this side, or which bytes pass first.
     pub(super) fn turn(&mut self, direction: Direction) -> Turn<Vec<u8>> {
         match (&self.outcome, direction) {
-            (Outcome::Denied(LastWords::Later), Direction::ToClient) => Turn::Read,
+            (Outcome::Denied(LastWords::Later), Direction::ToClient) => {
+                Turn::Read(NonZeroUsize::MAX)
+            }
             (Outcome::Denied(_) | Outcome::AnotherUser | Outcome::Ending, _) => Turn::Wait,
-            (Outcome::Moot, _) => Turn::Read,
+            (Outcome::Moot, _) => Turn::Read(NonZeroUsize::MAX),
             (Outcome::Decided(_) | Outcome::Taken, Direction::ToDatabase)
                 if self.watched.is_some() =>
             {
                 match self.offer(direction, &[]) {
                     Passing::These(bytes) if !bytes.is_empty() => Turn::Pass(bytes),
                     _ if self.is_ending() => Turn::Wait,
-                    _ => Turn::Read,
+                    _ => Turn::Read(NonZeroUsize::MAX),
                 }
             }
             (Outcome::Decided(_) | Outcome::Taken, _) => match mem::take(self.held(direction)) {
-                rest if rest.is_empty() => Turn::Read,
+                rest if rest.is_empty() => Turn::Read(NonZeroUsize::MAX),
                 rest => Turn::Pass(rest),
             },
             (Outcome::Open, Direction::ToDatabase) if self.waits => {
                 match self.offer(direction, &[]) {
                     Passing::These(bytes) if !bytes.is_empty() => Turn::Pass(bytes),
                     _ if self.waits || !self.is_open() => Turn::Wait,
-                    _ => Turn::Read,
+                    _ => Turn::Read(NonZeroUsize::MAX),
                 }
             }
-            (Outcome::Open, _) => Turn::Read,
+            (Outcome::Open, _) => Turn::Read(NonZeroUsize::MAX),
         }
     }
 

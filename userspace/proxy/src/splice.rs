@@ -29,10 +29,10 @@ use tokio::{
 };
 
 use super::{
-    close::failed,
+    close::{FlowEnd, failed},
     context::ProxyContext,
     drain::Drain,
-    relay::{FlowEnd, Relay},
+    relay::Relay,
     short_legs::{ShortLegs, SpokenSide},
     wait::{End, ride},
 };

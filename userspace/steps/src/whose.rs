@@ -126,9 +126,8 @@ impl Whose {
             driver,
             driver_version,
         } = facts;
-        if user.is_some() {
-            self.log_in.lock().set(user.as_deref());
-        }
+        // None: another one than the session's, by a log-in that nobody can read.
+        self.log_in.lock().set(user.as_deref());
         for (to, known) in [
             (&self.application, application),
             (&self.driver, driver),

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use dataplane::backends::{FULL_WEIGHT, Weight};
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::health_check::HealthCheck;
 
 /// An operator's order on a backend, which overrules the checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Order {
     /// The backend gets no new connections; established ones stay.
     Drain,

@@ -62,6 +62,24 @@ impl Backends {
         answered.await.ok()
     }
 
+    /// The backends that have orders, with these. None when the agent stops.
+    pub async fn orders(&self) -> Option<Vec<(SocketAddr, Order)>> {
+        let views = self.views().await?;
+        let ordered = views.iter().filter_map(BackendView::ordered);
+        Some(ordered.collect())
+    }
+
+    /// Gives backends the orders that they had from the agent before, as far as they are still there.
+    pub fn carry_on(&self, orders: impl IntoIterator<Item = (SocketAddr, Order)>) {
+        for (backend, order) in orders {
+            let (nobody, _) = oneshot::channel();
+            // There is room for all: nobody else can ask yet.
+            let _ = self
+                .owner
+                .try_send(Asked::Order(backend, Some(order), nobody));
+        }
+    }
+
     /// Gives a backend an order, or takes it back. Returns the backend's view then, or None where
     /// there is no such backend; the outer None when the agent stops.
     pub async fn order(

@@ -85,6 +85,10 @@ impl Owner {
     /// Runs until nobody changes the policy any more.
     pub async fn run(mut self) {
         self.adopt(false);
+        // Before anybody is told: orders that the agent before had.
+        while let Ok(asked) = self.asked.try_recv() {
+            self.answer(asked);
+        }
         loop {
             if self.is_stale {
                 self.tell();

@@ -25,7 +25,7 @@ pub struct BackendView {
     pub backend: String,
     state: &'static str,
     /// The operator's order.
-    order: Option<&'static str>,
+    order: Option<Order>,
     since_unix_ms: u64,
     since_ms: u64,
     weight: Weight,
@@ -40,6 +40,11 @@ pub struct BackendView {
 }
 
 impl BackendView {
+    /// Returns the backend with its order, if it has one.
+    pub fn ordered(&self) -> Option<(SocketAddr, Order)> {
+        Some((self.backend.parse().ok()?, self.order?))
+    }
+
     pub(super) fn new(
         at: SocketAddr,
         member: &Member,
@@ -53,10 +58,7 @@ impl BackendView {
         Self {
             backend: at.to_string(),
             state: health.state().as_str(),
-            order: health.ordered().map(|order| match order {
-                Order::Drain => "drain",
-                Order::Down => "down",
-            }),
+            order: health.ordered(),
             since_unix_ms: since_epoch.as_millis() as u64,
             since_ms: now.duration_since(health.since()).as_millis() as u64,
             weight: health.weight(now, settings),

@@ -2,9 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::Write,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -15,7 +14,7 @@ use anyhow::Context as _;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::{runtime, signal};
 
-use super::{flows::no_agent, lines::Asking, whereabouts::AdminArg};
+use super::{flows::no_agent, lines::Asking, out_file, whereabouts::AdminArg};
 use crate::{admin::capture, cli::values};
 
 /// Bytes of a file, unless another number is named.
@@ -105,13 +104,7 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
     let admin = args.admin.find()?;
     let asking = Asking::begin(&admin)?;
     let out = args.out()?;
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&out);
-    let file =
-        file.with_context(|| format!("cannot make {}: name another by --out", out.display()))?;
+    let file = out_file::make(&out)?;
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -24,6 +24,7 @@ pub mod log;
 pub mod marks;
 pub mod names;
 pub mod namespaces;
+mod out_file;
 pub mod overhead;
 pub mod pages;
 pub mod policy;

@@ -410,6 +410,7 @@ impl Serving {
 
     async fn take_over(&mut self, mut before: Predecessor) -> anyhow::Result<()> {
         self.control.carry_on(before.marks())?;
+        self.admin.backends.carry_on(before.orders());
         before.may_go().await?;
         with(&self.attached, Dataplane::take_over)?;
         upgrade::dies_at("taken");

@@ -27,7 +27,7 @@ pub use lasting::{LONGEST, lasting};
 use policy::{Action, Policy, RuleName};
 pub use selector::{FlowNumber, Target};
 use serde::Serialize;
-pub use server::{Asked, Desk, MarkReader, Set, serve};
+pub use server::{Asked, Desk, MarkReader, Set, Still, serve};
 use tokio::time::Instant;
 
 use crate::upgrade::Message;

@@ -14,7 +14,7 @@ use policy::{Action, Policy};
 use proxy::ProxyContext;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot};
 
 use super::{
     Mark, MarkView, Target, Wanted,
@@ -54,14 +54,25 @@ pub struct Set {
 
 /// A way to see the marks, and to change none.
 #[derive(Clone)]
-pub struct MarkReader(mpsc::Sender<Asked>);
+pub struct MarkReader {
+    owner: mpsc::Sender<Asked>,
+    setting: Arc<Mutex<()>>,
+}
+
+/// A time in which marks and backends' orders stay as they are: whoever changes one waits.
+pub type Still = OwnedMutexGuard<()>;
 
 impl MarkReader {
     /// The marks that hold. None: the agent stops.
     pub async fn views(&self) -> Option<Vec<MarkView>> {
         let (answer, answered) = oneshot::channel();
-        self.0.send(Asked::List(answer)).await.ok()?;
+        self.owner.send(Asked::List(answer)).await.ok()?;
         answered.await.ok()
+    }
+
+    /// Has the marks stay as they are until this is dropped.
+    pub async fn hold_still(&self) -> Still {
+        self.setting.clone().lock_owned().await
     }
 }
 
@@ -72,7 +83,7 @@ pub struct Desk {
     backends: Backends,
     dataplane: SharedDataplane,
     owner: mpsc::Sender<Asked>,
-    /// The lock that lets one mark be set after the other: a flow holds one command.
+    /// The lock that lets one mark be set after the other, for a flow holds one command; or none ([`Still`]).
     setting: Arc<Mutex<()>>,
     log: Log,
 }
@@ -116,7 +127,10 @@ impl Desk {
 
     /// The way to the marks for whoever may not change them.
     pub fn reader(&self) -> MarkReader {
-        MarkReader(self.owner.clone())
+        MarkReader {
+            owner: self.owner.clone(),
+            setting: self.setting.clone(),
+        }
     }
 
     async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Asked) -> Result<T, Refused> {
@@ -220,6 +234,7 @@ async fn end(State(desk): State<Desk>, Path(id): Path<String>) -> Result<Respons
     let id: u64 = id
         .parse()
         .map_err(|_| bad(format!("expected a mark's number; found {id:?}")))?;
+    let _in_turn = desk.setting.lock().await;
     match desk.ask(|answer| Asked::End(id, answer)).await? {
         Some(mark) => Ok(as_json(&mark.view())),
         None => Err(Refused(
@@ -249,6 +264,7 @@ async fn order(State(desk): State<Desk>, body: String) -> Result<Response, Refus
             )));
         }
     };
+    let _in_turn = desk.setting.lock().await;
     let ordered = desk.backends.order(backend, wanted).await;
     match ordered.ok_or(()).map_err(stopping)? {
         Some(view) => Ok(as_json(&view)),

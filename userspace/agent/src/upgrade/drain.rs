@@ -1,16 +1,9 @@
-//! The time in which an agent keeps its flows, after another one has taken over, and hands them over where that can be.
-//!
-//! Flows are called, some at a time: one of which nothing is under way comes at once. One that does not is held for a while, which
-//! means that no further request of it is read, until what it has asked is answered; and later again.
+//! The time in which an agent keeps its flows, after another one has taken over, and hands them over where that can be: they are
+//! called ([`Calls`]), and come one by one.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    io,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, io, os::fd::OwnedFd, time::Duration};
 
-use flow::{Flow, Handing, Path};
+use flow::{Handing, Path};
 use proxy::{FLOW_FORMAT, Handed, Inherited, NotTaken, ProxyContext};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -18,6 +11,7 @@ use tokio::{
 };
 
 use super::{
+    calls::{CALLED, Calls, HELD_FOR},
     dies_at,
     protocol::{Link, Message},
     successor::Taken,
@@ -28,15 +22,6 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// The time that an agent drains at least: a connection whose SYN was on its way is there by then, also if it was sent again.
 const SHORTEST: Duration = Duration::from_secs(3);
-
-/// The longest time for which a flow is held, so that what it has asked is answered. Drivers give requests more.
-const HELD_FOR: Duration = Duration::from_secs(2);
-
-/// The time from one hold of a flow to its next one.
-const HELD_AGAIN: Duration = Duration::from_secs(10);
-
-/// Flows that are called at a time, each with two descriptors more while it waits.
-const CALLED: usize = 64;
 
 /// The end of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +58,12 @@ enum Ended {
 
 async fn drain_with(shared: &ProxyContext, to: &Taken, until: Instant) -> Ended {
     let (hands, mut handed) = mpsc::channel(CALLED);
-    let ended = hand_all(shared, to, until, (hands, &mut handed)).await;
+    let mut given = None;
+    let ended = hand_all(shared, to, until, (hands, &mut handed), &mut given).await;
     if let Ended::Alone = ended {
+        if let Some(given) = given {
+            given.ends_alone(&to.link).await;
+        }
         handed.close();
         while let Some(one) = handed.recv().await {
             let _ = one.answer.send(Err(NotTaken::Gone));
@@ -83,12 +72,14 @@ async fn drain_with(shared: &ProxyContext, to: &Taken, until: Instant) -> Ended 
     ended
 }
 
-/// Hands flows over until none is left, or one of the two agents ends.
+/// Hands flows over until none is left, or one of the two agents ends. `given`: the flow that was handed over last, until it is
+/// answered. Nothing here waits for the other agent, which may hang.
 async fn hand_all(
     shared: &ProxyContext,
     to: &Taken,
     until: Instant,
     (hands, handed): (mpsc::Sender<Handed>, &mut mpsc::Receiver<Handed>),
+    given: &mut Option<Given>,
 ) -> Ended {
     let (link, begun) = (&to.link, Instant::now());
     let mut hands = (to.takes == FLOW_FORMAT).then_some(hands);
@@ -99,7 +90,7 @@ async fn hand_all(
             let left = Left::of(shared);
             if left.flows == 0 && begun.elapsed() >= SHORTEST {
                 if shared.handing.get().is_some() {
-                    // Whoever does not hear it has died.
+                    // Whoever does not hear it has died, or hangs.
                     let _ = tell(link, proxy::give_back(shared)).await;
                 }
                 return Ended::So(DrainEnd::Drained);
@@ -110,43 +101,146 @@ async fn hand_all(
             next = (Instant::now() + TELL_EVERY).min(until);
             let Left { flows, stay } = left;
             let told = (Message::Drains { flows, stay }, Vec::new());
-            if link.send(&told).await.is_err() {
+            // One that has no room for it now hears the next one.
+            let told = time::timeout(Duration::ZERO, link.send(&told)).await;
+            if let Ok(Err(_)) = told {
                 return Ended::Alone;
             }
             if let Some(hands) = hands.take() {
-                if tell(link, proxy::bequeath(shared)).await.is_err() {
-                    return Ended::Alone;
+                match tell(link, proxy::bequeath(shared)).await {
+                    // Nobody else sets it.
+                    Ok(()) => drop(shared.handing.set(hands)),
+                    Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                        tracing::warn!(
+                            "the agent that has taken over does not listen: flows stay here"
+                        );
+                    }
+                    Err(_) => return Ended::Alone,
                 }
-                // Nobody else sets it.
-                let _ = shared.handing.set(hands);
             }
-            if shared.handing.get().is_some() {
-                calls.call(shared);
+            if given.as_ref().is_some_and(Given::hangs) {
+                calls.let_go(shared.flows.all());
+                while let Ok(one) = handed.try_recv() {
+                    let why = "the other agent does not answer".into();
+                    let _ = one.answer.send(Err(NotTaken::NotNow(why)));
+                }
+            } else if shared.handing.get().is_some() {
+                calls.call(shared.flows.all());
             }
         }
         tokio::select! {
             () = time::sleep_until(next) => {}
-            Some(flow) = handed.recv() => {
-                if let Some(end) = hand(link, flow).await {
-                    return end;
+            Some(flow) = handed.recv(), if given.is_none() => {
+                dies_at("hands");
+                *given = Some(Given::new(flow));
+            }
+            sent = Given::send(given.as_ref(), link) => {
+                if sent.is_err() {
+                    return Ended::Alone;
                 }
-                calls.call_next();
+                if let Some(given) = given {
+                    given.note_sent();
+                }
+                dies_at("handed_one");
             }
             heard = link.receive() => match heard {
                 Ok(Some((Message::End, _))) => return Ended::So(DrainEnd::Told),
-                Ok(Some(_)) => {}
+                Ok(Some((message, _))) => {
+                    if let Some(answer) = taken(message)
+                        && let Some(given) = given.take()
+                    {
+                        given.answer(answer);
+                        calls.call_next();
+                    }
+                }
                 Ok(None) | Err(_) => return Ended::Alone,
             },
         }
     }
 }
 
-/// Has the other agent go on with what is not of one flow.
-async fn tell(link: &Link, parts: Vec<Vec<Inherited>>) -> io::Result<()> {
-    for part in parts {
-        link.send(&(Message::Inherit(part), Vec::new())).await?;
+/// Returns what a message says of the flow that was handed over.
+fn taken(message: Message) -> Option<Result<(), NotTaken>> {
+    match message {
+        Message::Took => Some(Ok(())),
+        Message::Declined { why, for_now: true } => Some(Err(NotTaken::NotNow(why))),
+        Message::Declined { why, .. } => Some(Err(NotTaken::Declined(why))),
+        _ => None,
     }
-    Ok(())
+}
+
+/// A flow that the other agent is given. Until it is answered the flow's own task does nothing. It is not given up before: the
+/// other agent may read the flow already.
+struct Given {
+    /// None once it is sent.
+    told: Option<(Message, Vec<OwnedFd>)>,
+    answer: oneshot::Sender<Result<oneshot::Sender<()>, NotTaken>>,
+    since: Instant,
+}
+
+impl Given {
+    fn new(handed: Handed) -> Self {
+        let Handed {
+            flow,
+            accepted,
+            dialled,
+            answer,
+        } = handed;
+        Self {
+            told: Some((Message::Flow(flow), vec![accepted, dialled])),
+            answer,
+            since: Instant::now(),
+        }
+    }
+
+    /// Sends it, if there is one that is not sent. If the future is dropped before that, nothing has been sent.
+    async fn send(given: Option<&Self>, link: &Link) -> io::Result<()> {
+        match given.and_then(|given| given.told.as_ref()) {
+            Some(told) => link.send(told).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn note_sent(&mut self) {
+        self.told = None;
+    }
+
+    /// Whether the other agent has not answered for long.
+    fn hangs(&self) -> bool {
+        self.since.elapsed() >= HELD_FOR
+    }
+
+    fn answer(self, answer: Result<(), NotTaken>) {
+        // This agent begins nothing with it.
+        let answer = answer.map(|()| oneshot::channel().0);
+        let _ = self.answer.send(answer);
+    }
+
+    /// Answers it where the connection to the other agent has ended, or ends now: that agent has the flow only if it has said so, for it does
+    /// not begin with one of which it could not say so.
+    async fn ends_alone(self, link: &Link) {
+        link.end();
+        let mut said = None;
+        loop {
+            match link.receive().await {
+                Ok(Some((message, _))) => said = said.or(taken(message)),
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+                Ok(None) | Err(_) => break,
+            }
+        }
+        self.answer(said.unwrap_or(Err(NotTaken::Gone)));
+    }
+}
+
+/// Has the other agent go on with what is not of one flow, for as long as a flow may be held.
+async fn tell(link: &Link, parts: Vec<Vec<Inherited>>) -> io::Result<()> {
+    let told = async {
+        for part in parts {
+            link.send(&(Message::Inherit(part), Vec::new())).await?;
+        }
+        Ok(())
+    };
+    time::timeout(HELD_FOR, told).await?
 }
 
 /// Waits until no flow is left, which nobody else takes.
@@ -169,109 +263,6 @@ fn over(left: &Left) -> DrainEnd {
         "drained for as long as `drain` says: flows that are left end"
     );
     DrainEnd::Over
-}
-
-/// Hands one flow over. Until it is answered the flow's own task does nothing. It is not given up before: the other agent may
-/// read the flow already.
-async fn hand(link: &Link, handed: Handed) -> Option<Ended> {
-    let Handed {
-        flow,
-        accepted,
-        dialled,
-        answer,
-    } = handed;
-    dies_at("hands");
-    let told = (Message::Flow(flow), vec![accepted, dialled]);
-    let sent = link.send(&told).await;
-    drop(told);
-    dies_at("handed_one");
-    while sent.is_ok() {
-        match link.receive().await {
-            Ok(Some((Message::Took, _))) => {
-                let (knows, _) = oneshot::channel();
-                let _ = answer.send(Ok(knows));
-                return None;
-            }
-            Ok(Some((Message::Declined { why }, _))) => {
-                let _ = answer.send(Err(NotTaken::Declined(why)));
-                return None;
-            }
-            Ok(Some((Message::End, _))) => return Some(Ended::So(DrainEnd::Told)),
-            Ok(Some(_)) => {}
-            Ok(None) | Err(_) => break,
-        }
-    }
-    // It has not begun: it says so before.
-    let _ = answer.send(Err(NotTaken::Gone));
-    Some(Ended::Alone)
-}
-
-/// The flows that were called, and those that are next.
-#[derive(Default)]
-struct Calls {
-    next: Vec<Arc<Flow>>,
-    /// Flows that were called, by number: when each is held next, or not any more.
-    called: HashMap<u64, Called>,
-}
-
-struct Called {
-    is_held: bool,
-    until: Instant,
-}
-
-impl Calls {
-    /// Calls flows, holds those that have not come, and lets go those that were held for long enough.
-    fn call(&mut self, shared: &ProxyContext) {
-        let now = Instant::now();
-        let flows = shared.flows.all();
-        let goes = |flow: &&Arc<Flow>| flow.path() != Path::Splice && flow.stays().is_none();
-        let flows: Vec<&Arc<Flow>> = flows.iter().filter(goes).collect();
-        let left: HashSet<u64> = flows.iter().map(|flow| flow.id.number()).collect();
-        self.called.retain(|number, _| left.contains(number));
-        let mut held = self.called.values().filter(|one| one.is_held).count();
-        self.next.clear();
-        for flow in flows {
-            let Some(called) = self.called.get_mut(&flow.id.number()) else {
-                self.next.push(flow.clone());
-                continue;
-            };
-            let (is_held, wait) = match called.is_held {
-                true if called.until <= now => (false, HELD_AGAIN),
-                false if called.until <= now && held < CALLED => (true, HELD_FOR),
-                _ => {
-                    // One that was called and had no room.
-                    if flow.handing() == Handing::No {
-                        flow.hand_over(Handing::AtRest);
-                    }
-                    continue;
-                }
-            };
-            held = match is_held {
-                true => held + 1,
-                false => held - 1,
-            };
-            (called.is_held, called.until) = (is_held, now + wait);
-            flow.hand_over(match is_held {
-                true => Handing::Held,
-                false => Handing::AtRest,
-            });
-        }
-        for _ in 0..CALLED {
-            self.call_next();
-        }
-    }
-
-    /// Calls the next flow.
-    fn call_next(&mut self) {
-        if let Some(flow) = self.next.pop() {
-            let called = Called {
-                is_held: false,
-                until: Instant::now() + TELL_EVERY,
-            };
-            self.called.insert(flow.id.number(), called);
-            flow.hand_over(Handing::AtRest);
-        }
-    }
 }
 
 /// Flows that end with this process.

@@ -4,7 +4,7 @@
 //! - `protocol.rs`: what the two say to each other, by a socket beside the control socket.
 //! - `successor.rs`: the agent that runs, and what may come after it.
 //! - `predecessor.rs`: the agent that takes over, and what was before it.
-//! - `drain.rs`: the time between.
+//! - `drain.rs`: the time between; `calls.rs`: which flow is to come when.
 //!
 //! ```text
 //! new                                        old
@@ -23,6 +23,7 @@
 //! **Invariant**: at each moment the connect hooks send connections to one agent, which is there. Whichever process dies, the
 //! other one has them: until `Taken` the old one, which takes them back; from then on the new one.
 
+mod calls;
 mod drain;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;

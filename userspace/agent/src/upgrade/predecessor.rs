@@ -28,6 +28,7 @@ use super::{
     protocol::{FORMAT, Link, Listener, Message, Welcome, socket_of},
 };
 use crate::{
+    backends::Order,
     marks::{LONGEST, Target, Wanted},
     observed::SharedDataplane,
     socket_file::{Door, SocketError, SocketFile},
@@ -183,6 +184,11 @@ impl Predecessor {
         &self.marks
     }
 
+    /// The orders that backends have from that agent.
+    pub fn orders(&self) -> Vec<(SocketAddr, Order)> {
+        self.welcome.orders.clone()
+    }
+
     /// Facts about that agent for the data plane, once, if it is attached to the same as this agent is to be.
     ///
     /// # Errors
@@ -334,22 +340,29 @@ impl Predecessor {
                 };
                 said.unwrap_or(Err(NotTaken::Gone))
             }
-            Err(_) => Err(NotTaken::Declined(
-                "this agent has too few descriptors".into(),
-            )),
+            Err(_) => Err(NotTaken::NotNow("it has too few descriptors".into())),
         };
         dies_at("takes");
+        let declined = |why, for_now| (Message::Declined { why, for_now }, None);
         let (answer, go) = match taken {
             Ok(go) => (Message::Took, Some(go)),
-            Err(NotTaken::Declined(why)) => (Message::Declined { why }, None),
-            Err(NotTaken::Gone) => {
-                let why = "it ends".into();
-                (Message::Declined { why }, None)
+            Err(NotTaken::Declined(why)) => declined(why, false),
+            Err(NotTaken::NotNow(why)) => declined(why, true),
+            Err(NotTaken::Gone) => declined("it ends".into(), true),
+        };
+        let is_its_own = match self.link.send(&(answer, Vec::new())).await {
+            Ok(()) => true,
+            // That agent has died, or it keeps the flow: it hears that there is no answer.
+            Err(error) => {
+                self.link.end();
+                let has_died = self.has_died();
+                if !has_died {
+                    tracing::warn!(%error, "the agent before cannot be answered: it keeps its flows");
+                }
+                has_died
             }
         };
-        // Who does not hear it has died, and reads nothing more either.
-        let _ = self.link.send(&(answer, Vec::new())).await;
-        if let Some(go) = go {
+        if let Some(go) = go.filter(|_| is_its_own) {
             let _ = go.send(());
         }
         dies_at("took");

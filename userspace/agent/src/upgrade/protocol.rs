@@ -13,6 +13,8 @@ use std::{
 use proxy::{Inherited, SealedFlow};
 use serde::{Deserialize, Serialize};
 
+use crate::backends::Order;
+
 /// The format of the messages. Another one is another protocol, and refused.
 pub(super) const FORMAT: u32 = 1;
 
@@ -78,6 +80,9 @@ pub enum Message {
     Declined {
         /// The reason.
         why: String,
+        /// Whether the reason may pass, so that the flow may be handed over later.
+        #[serde(default)]
+        for_now: bool,
     },
     /// To the agent that drains: end now, with the flows that are left.
     End,
@@ -106,6 +111,9 @@ pub struct Welcome {
     pub listeners: Vec<Listener>,
     /// The number of marks that follow.
     pub marks: usize,
+    /// Orders to backends.
+    #[serde(default)]
+    pub orders: Vec<(SocketAddr, Order)>,
 }
 
 /// A listener of control or admin sockets.

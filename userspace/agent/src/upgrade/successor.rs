@@ -24,7 +24,12 @@ use super::{
     Draining, dies_at,
     protocol::{FORMAT, Link, Listener, Message, State, Welcome, socket_of},
 };
-use crate::{config::InForce, marks::MarkReader, observed::SharedDataplane};
+use crate::{
+    backends::Backends,
+    config::InForce,
+    marks::{MarkReader, Still},
+    observed::SharedDataplane,
+};
 
 /// The time for a visitor's first message, and for reading an answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -42,6 +47,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// are served when somebody connects there.
 const MAX_TOLD_NAMESPACES: usize = 1024;
 
+/// The most orders to backends that are told, which have to fit into a message, too.
+const MAX_TOLD_ORDERS: usize = 64;
+
 /// The sockets that are given to another agent.
 pub struct Offered {
     /// Listeners, and what they are.
@@ -58,6 +66,8 @@ pub struct Taken {
     pub pid: u32,
     /// The format of the flows that it takes.
     pub takes: u32,
+    /// Marks are set and ended there.
+    _still: Still,
 }
 
 /// Waits for another agent.
@@ -68,6 +78,8 @@ pub struct Successor {
     pub dataplane: SharedDataplane,
     /// The namespaces that it serves, too.
     pub netns_agents: Arc<NetnsAgents>,
+    /// The backends that it gives orders, too.
+    pub backends: Backends,
     /// The marks that it sets, too.
     pub marks: MarkReader,
     /// The flows that this agent keeps.
@@ -155,9 +167,14 @@ impl Successor {
                 } => {
                     tracing::info!(pid, version, "another agent is to take over");
                     match self.lead(&link, format).await {
-                        Ok(()) => {
+                        Ok(still) => {
                             socket.is_left = true;
-                            return Taken { link, pid, takes };
+                            return Taken {
+                                link,
+                                pid,
+                                takes,
+                                _still: still,
+                            };
                         }
                         Err(why) => self.note_failure(pid, &why),
                     }
@@ -167,8 +184,10 @@ impl Successor {
         }
     }
 
-    /// Leads another agent to where it has taken over.
-    async fn lead(&self, link: &Link, format: u32) -> anyhow::Result<()> {
+    /// Leads another agent to where it has taken over. What an operator changes meanwhile, a mark or a backend's order, would be lost with
+    /// this agent: he waits until it is known which of the two goes on.
+    async fn lead(&self, link: &Link, format: u32) -> anyhow::Result<Still> {
+        let still = self.marks.hold_still().await;
         let welcomed = match self.refusal(format) {
             Some(why) => Err(anyhow!(why)),
             None => self.welcome().await,
@@ -196,7 +215,7 @@ impl Successor {
         if led.is_err() {
             self.take_back(link).await;
         }
-        led
+        led.map(|()| still)
     }
 
     async fn until_taken(&self, link: &Link) -> anyhow::Result<()> {
@@ -260,6 +279,8 @@ impl Successor {
     /// The terms, and the marks that hold.
     async fn welcome(&self) -> anyhow::Result<((Message, Vec<OwnedFd>), Vec<Message>)> {
         let marks = self.marks.views().await.context("the agent stops")?;
+        let mut orders = self.backends.orders().await.context("the agent stops")?;
+        orders.truncate(MAX_TOLD_ORDERS);
         let now = SystemTime::now();
         let marks: Vec<Message> = marks.iter().filter_map(|mark| mark.told(now)).collect();
         let mut descriptors = Vec::new();
@@ -289,6 +310,7 @@ impl Successor {
             pins: self.pins.clone(),
             listeners,
             marks: marks.len(),
+            orders,
         };
         Ok(((Message::Welcome(welcome), descriptors), marks))
     }

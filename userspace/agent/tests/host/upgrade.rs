@@ -2,6 +2,8 @@
 
 mod handed;
 mod kills;
+mod not_now;
+mod orders;
 mod speaker;
 mod stay;
 

@@ -10,7 +10,9 @@ use limits::{Limit, Share};
 use serde::Deserialize;
 
 use super::prepared::Prepared;
-use crate::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform, Unpaired};
+use crate::{
+    Caller, Error, Outcome, Refused, Request, Response, Spent, Statement, Transform, Unpaired,
+};
 use cql::Opcode;
 use queue::Queue;
 
@@ -348,18 +350,23 @@ impl Transform for Throttle {
         }
     }
 
-    fn spent(&self, now_ns: u64) -> Vec<(Box<str>, f64)> {
+    fn spent(&self, now_ns: u64) -> Vec<(Box<str>, Spent)> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let spent = buckets.iter_mut().map(|(key, bucket)| {
             let rate = self.rate_of(&mut bucket.share, key);
             bucket.fill(now_ns, rate);
+            let left = bucket.tokens.max(0.0);
             // Half of them is the other one's to give.
-            let spent = rate.burst - bucket.tokens;
-            bucket.kept = (bucket.tokens.max(0.0) / 2.0).floor();
+            bucket.kept = (left / 2.0).floor();
+            let spent = Spent {
+                tokens: rate.burst - left + bucket.kept,
+                debt: left - bucket.tokens,
+            };
             bucket.tokens = bucket.tokens.min(bucket.kept);
-            (key.clone(), spent + bucket.kept)
+            (key.clone(), spent)
         });
-        spent.filter(|(_, spent)| *spent > 0.0).collect()
+        let is_some = |(_, spent): &(Box<str>, Spent)| spent.tokens + spent.debt > 0.0;
+        spent.filter(is_some).collect()
     }
 
     fn unspent(&self, now_ns: u64) -> Vec<(Box<str>, f64)> {
@@ -374,12 +381,14 @@ impl Transform for Throttle {
         left.filter(|(_, left)| *left > 0.0).collect()
     }
 
-    fn spend(&self, key: &str, tokens: f64, now_ns: u64) {
+    fn spend(&self, key: &str, spent: Spent, now_ns: u64) {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((bucket, rate)) = self.bucket(&mut buckets, key, now_ns) else {
             return;
         };
         let lendable = (LONGEST_DELAY_NS as f64 * rate.each_ns).max(1.0);
+        // The other process's bucket may be larger than there are tokens here: an empty one is no debt.
+        let tokens = spent.tokens.min(rate.burst) + spent.debt;
         if !tokens.is_nan() {
             bucket.tokens = (bucket.tokens - tokens).max(-lendable).min(rate.burst);
         }

@@ -88,6 +88,11 @@ impl Lane {
         self.joined = true;
     }
 
+    /// The position is that of a frame, without doubt.
+    pub(crate) fn be_sure(&mut self) {
+        self.scanner.begin_behind_first();
+    }
+
     pub(crate) fn begins_at(&mut self, position: FramePosition) {
         if let Some(joins) = &mut self.joins {
             *joins = position;

@@ -95,6 +95,15 @@ impl FlowDecoder {
         decoder
     }
 
+    /// A decoder that goes on where another one was [at rest](Self::at_rest): unlike after [`join`](Self::join) there is no
+    /// doubt about the positions, so that what is no frame is treated as anywhere else in a flow.
+    pub fn go_on(prepared: Arc<PreparedStatements>, unread: Unread) -> Self {
+        let mut decoder = Self::join(prepared, unread);
+        decoder.requests.be_sure();
+        decoder.responses.be_sure();
+        decoder
+    }
+
     /// The position that [`join`](Self::join) was told was not the latest: for a direction of which no
     /// byte was fed since.
     pub fn requests_begin_at(&mut self, position: FramePosition) {
@@ -149,7 +158,8 @@ impl FlowDecoder {
             _ => return Err(NoPosition::Handshake),
         };
         let missing = [&self.requests, &self.responses].map(Lane::missing);
-        if missing != [0, 0] || self.in_flight() > 0 || self.flow.unpaired.is_some() {
+        let is_asked = self.in_flight() > 0 || self.flow.pending.has_unpaired();
+        if missing != [0, 0] || is_asked || self.flow.unpaired.is_some() {
             return Ok(None);
         }
         let at = |first| match version {

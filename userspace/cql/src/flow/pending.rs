@@ -80,6 +80,11 @@ impl Pending {
         self.by_stream.len()
     }
 
+    /// Whether requests are out on a stream that has had two at a time.
+    pub(crate) fn has_unpaired(&self) -> bool {
+        !self.unpaired.is_empty()
+    }
+
     /// From now on `request` waits on `stream`, if its response can be told from others.
     #[inline]
     pub(crate) fn insert(

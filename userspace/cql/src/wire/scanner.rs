@@ -97,6 +97,11 @@ impl FrameScanner {
         position
     }
 
+    /// Another scanner has read the direction's first frame.
+    pub(crate) fn begin_behind_first(&mut self) {
+        self.first_frame = false;
+    }
+
     /// The direction's very first frame has not ended yet.
     pub(crate) fn in_first_frame(&self) -> bool {
         self.first_frame

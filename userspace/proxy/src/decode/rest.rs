@@ -1,6 +1,6 @@
 //! A flow of which nothing is under way, for another agent that goes on with it, or from one.
 
-use cql::{NoPosition, Unread};
+use cql::{FlowDecoder, NoPosition, Unread};
 use flow::{Handing, Stays};
 
 use super::{Decoder, Edits, Reading};
@@ -52,7 +52,7 @@ impl Decoder {
             whose,
             ..
         } = reading;
-        self.join(unread);
+        self.decode_by(|prepared| FlowDecoder::go_on(prepared, unread));
         if let Reading::Decodes { decoder, .. } = &mut self.reading {
             decoder.set_keyspace(keyspace.as_deref());
         }

@@ -7,8 +7,14 @@ use tokio::{io::Interest, net::TcpStream};
 
 use super::{
     super::{
-        close, entered::Entered, hand_over::hand_over, legs::Legs, marked, outbox, reader::Begins,
-        splice, terms::Terms,
+        close::{self, FlowEnd},
+        entered::Entered,
+        hand_over::hand_over,
+        legs::Legs,
+        marked, outbox,
+        reader::Begins,
+        splice,
+        terms::Terms,
     },
     KernelCarry, Pause, Relay,
 };
@@ -22,6 +28,10 @@ pub(in super::super) async fn carry(
     let question = entered.question.take();
     let (shared, flow) = (&entered.shared, &entered.flow);
     let reading = entered.reading.take();
+    let elsewhere = match reading.is_some() {
+        true => "another agent has handed it over, and its client is in another network namespace",
+        false => "its client and its database are on other hosts",
+    };
     let is_read = flow.path() == Path::Enrich;
     let terms = match is_read && reading.is_none() {
         true => Terms::of(shared, flow, question.as_deref()),
@@ -35,12 +45,13 @@ pub(in super::super) async fn carry(
     let mut relay = Relay::new(begins, flow, &shared.metrics);
     relay.legs = Legs::new(terms, shared, flow);
     if let Some(reading) = reading {
+        relay.up.begins_with_tls = Some(reading.tls);
         relay.reader.begin_on(shared, flow, *reading);
     }
     let source = match &entered.application {
         Some(_) => splice::SpliceSource::Shared(shared.clone()),
         None => {
-            flow.set_relayed("its client and its database are on other hosts");
+            flow.set_relayed(elsewhere);
             splice::SpliceSource::Closed
         }
     };
@@ -123,24 +134,5 @@ pub(in super::super) async fn to_the_end(
                 Err(ended) => return ended,
             },
         }
-    }
-}
-
-/// The end of a flow in this process.
-pub(in super::super) enum FlowEnd {
-    /// The flow has ended. `far`: the socket that leads to the far application, unless the splice
-    /// lost it.
-    Closed {
-        reason: CloseReason,
-        far: Option<TcpStream>,
-    },
-    /// Another process goes on with the flow, and with this socket to the far application.
-    GivenAway { far: TcpStream },
-}
-
-impl FlowEnd {
-    pub(in super::super) fn closed(reason: CloseReason, far: TcpStream) -> Self {
-        let far = Some(far);
-        Self::Closed { reason, far }
     }
 }

@@ -10,9 +10,7 @@ mod host;
 mod masked;
 
 use std::{
-    fs::OpenOptions,
     io::Write,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::ExitCode,
     time::{SystemTime, UNIX_EPOCH},
@@ -25,6 +23,7 @@ use serde_json::Value;
 use super::{
     control, doctor,
     flows::get,
+    out_file,
     whereabouts::{AdminArg, ControlArg},
 };
 use crate::config::DEFAULT_FILE;
@@ -68,13 +67,7 @@ pub fn run(args: &DebugBundleArgs) -> anyhow::Result<ExitCode> {
     let out = args.out.clone();
     let out = out.unwrap_or_else(|| format!("{folder}.tar.gz").into());
     // Before anything is gathered, which takes seconds.
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&out);
-    let file =
-        file.with_context(|| format!("cannot make {}: name another by --out", out.display()))?;
+    let file = out_file::make(&out)?;
     let parts = gather(args);
     let contents = contents(&parts);
     let mut tar = tar::Builder::new(GzEncoder::new(file, Compression::default()));

@@ -45,7 +45,7 @@ pub(super) struct Report {
 }
 
 /// Counts of one statement's requests, or of all.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
 struct Counts {
     asked: u64,
     /// Requests without a readable answer.
@@ -57,7 +57,9 @@ struct Counts {
     errors_differ: u64,
     rows_compared: u64,
     rows_differ: u64,
+    #[serde(skip)]
     was: Latencies,
+    #[serde(skip)]
     is: Latencies,
 }
 
@@ -282,14 +284,8 @@ const LATE: Duration = Duration::from_millis(100);
 #[derive(Serialize)]
 struct Row<'r> {
     statement: &'r str,
-    asked: u64,
-    unanswered: u64,
-    errors_were: u64,
-    errors_are: u64,
-    compared: u64,
-    errors_differ: u64,
-    rows_compared: u64,
-    rows_differ: u64,
+    #[serde(flatten)]
+    counts: &'r Counts,
     p50_was_us: u64,
     p50_is_us: u64,
     p99_was_us: u64,
@@ -313,17 +309,10 @@ impl Counts {
         }
     }
 
-    fn row<'r>(&self, statement: &'r str) -> Row<'r> {
+    fn row<'r>(&'r self, statement: &'r str) -> Row<'r> {
         Row {
             statement,
-            asked: self.asked,
-            unanswered: self.unanswered,
-            errors_were: self.errors_were,
-            errors_are: self.errors_are,
-            compared: self.compared,
-            errors_differ: self.errors_differ,
-            rows_compared: self.rows_compared,
-            rows_differ: self.rows_differ,
+            counts: self,
             p50_was_us: self.was.p50_us(),
             p50_is_us: self.is.p50_us(),
             p99_was_us: self.was.p99_us(),

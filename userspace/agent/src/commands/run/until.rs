@@ -114,6 +114,7 @@ impl Serving {
             offered,
             dataplane: attached.clone(),
             netns_agents: netns_agents.clone(),
+            backends: admin.backends.clone(),
             marks: admin.marks.clone(),
             shared: shared.clone(),
             in_force: in_force.clone(),

@@ -28,7 +28,7 @@ const PIPELINE: &str = "pipeline = [
   { transform = \"stats\" },
 ]\n";
 
-const TAKEN: &str = "underpass_taken_over_flows_total";
+pub(super) const TAKEN: &str = "underpass_taken_over_flows_total";
 
 /// Flows of each kind.
 const OF_EACH: usize = 2;
@@ -214,7 +214,7 @@ fn register(client: &mut TcpStream) {
 }
 
 /// The next frame.
-fn whole(client: &mut TcpStream) -> Vec<u8> {
+pub(super) fn whole(client: &mut TcpStream) -> Vec<u8> {
     let mut frame = vec![0; 9];
     client.read_exact(&mut frame).unwrap();
     let length = u32::from_be_bytes(frame[5..9].try_into().unwrap());
