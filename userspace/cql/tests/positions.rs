@@ -446,3 +446,52 @@ fn what_belongs_to_a_handshake_is_told_apart_in_a_flow_that_was_joined() {
         assert_eq!(flow.recorder.anomalies(), []);
     }
 }
+
+#[test]
+fn a_flow_is_at_rest_when_all_that_was_asked_is_answered() {
+    let is_at_rest = |flow: &Flow| flow.decoder.at_rest().unwrap().is_some();
+    for version in [3, 4, 5] {
+        let text = query(version, "SELECT a FROM t", None);
+        let mut flow = Flow::started(version);
+        assert!(is_at_rest(&flow));
+        // Two at a time on one stream cannot be told apart.
+        for streams in [vec![1], vec![1, 2], vec![1, 1], vec![1, 1, 2]] {
+            for stream in &streams {
+                flow.request(*stream, QUERY, &text);
+            }
+            for stream in &streams {
+                assert!(!is_at_rest(&flow), "{streams:?}");
+                flow.response(*stream, RESULT, &[0, 0, 0, 1]);
+            }
+            assert!(is_at_rest(&flow), "{streams:?}");
+        }
+    }
+}
+
+/// What is no request of the flow is treated as if one decoder had read it all.
+#[test]
+fn who_goes_on_with_a_flow_at_rest_doubts_its_position_no_more() {
+    for version in [3, 4, 5] {
+        let text = query(version, "SELECT a FROM t", None);
+        let odd = [
+            frame(version, 0xE0, 1, QUERY, &text),
+            frame(version, 0, 1, 0x7F, &text),
+            frame(if version == 4 { 3 } else { 4 }, 0, 1, QUERY, &text),
+            frame(version | 0x80, 0, 1, QUERY, &text),
+            frame(0x16, 0, 1, QUERY, &text),
+        ];
+        for bytes in odd {
+            let mut before = Flow::started(version);
+            let unread = before.decoder.at_rest().unwrap().unwrap();
+            let mut after = Flow::new(version);
+            after.decoder = FlowDecoder::go_on(Arc::default(), unread);
+            before.ask(QUERY, &text);
+            let bytes = wrap(version, bytes);
+            let [before, after] = [before, after].map(|mut flow| {
+                let verdict = flow.decoder.requests(0, &bytes, &mut flow.recorder);
+                (verdict, flow.recorder.anomalies())
+            });
+            assert_eq!(after, before, "version {version}, {:?}", &bytes[..2]);
+        }
+    }
+}
