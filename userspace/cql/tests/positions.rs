@@ -468,7 +468,7 @@ fn a_flow_is_at_rest_when_all_that_was_asked_is_answered() {
     }
 }
 
-/// What is no request of the flow is treated as if one decoder had read it all.
+/// A frame that is no request of the flow is treated as if one decoder had read it all.
 #[test]
 fn who_goes_on_with_a_flow_at_rest_doubts_its_position_no_more() {
     for version in [3, 4, 5] {
