@@ -4,13 +4,14 @@ use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
     ops::ControlFlow,
+    process::Command,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     thread,
     time::Duration,
 };
 
 use cql_node::{Delays, Node, NodeOptions};
-use sandbox::Sandbox;
+use sandbox::{Netns, Sandbox, run_in};
 use scylla::{client::session_builder::SessionBuilder, response::PagingState};
 
 use super::{
@@ -255,6 +256,44 @@ fn no_burst_is_gained_by_an_upgrade() {
     agent.take_over("").unwrap().ends_within(DRAINED).unwrap();
     assert!(!has_token(&mut client));
     assert!(!has_token(&mut other));
+}
+
+#[test]
+fn a_flow_of_a_container_goes_over_and_over() {
+    let host = of_node(PIPELINE, None);
+    let mut agent = host.agent("");
+    let (container, cgroup) = (Netns::new().unwrap(), Some(&host.sandbox.cgroup));
+    let at = host.node.addr();
+    // A process keeps the namespace.
+    let there = run_in(Some(&container), cgroup, || {
+        let resident = Command::new("sleep").arg("60").spawn().unwrap();
+        (TcpListener::bind(at).unwrap(), resident)
+    });
+    let (listener, mut resident) = there.unwrap();
+    let dial = || run_in(Some(&container), cgroup, || TcpStream::connect(at)).unwrap();
+    let mut dialled = None;
+    let (stop, done) = (AtomicBool::new(false), AtomicUsize::new(0));
+    eventually("its namespace is served", || {
+        dialled = dialled.take().or_else(|| dial().ok());
+        dialled.is_some()
+    });
+    thread::scope(|scope| {
+        scope.spawn(|| serve(&listener, 1));
+        let mut client = Client::log_in(KINDS[0], dialled.take().unwrap());
+        let (stop, done) = (&stop, &done);
+        scope.spawn(move || client.asks(stop, done));
+        for _ in 0..2 {
+            let mut former = agent.take_over("").unwrap();
+            let log = former.ends_within(DRAINED).unwrap();
+            assert!(log.contains("why=Drained"), "{log}");
+            assert_eq!(agent.metric(TAKEN).unwrap(), 1.0);
+            let before = done.load(Relaxed);
+            eventually("it is answered", || done.load(Relaxed) > before + 100);
+        }
+        stop.store(true, Relaxed);
+    });
+    resident.kill().unwrap();
+    resident.wait().unwrap();
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{
 
 use sandbox::{Agent, Sandbox};
 
-use super::{DRAINED, handed};
+use super::{DRAINED, Host, handed, underpass};
 use crate::{
     common::{
         certs::{Authority, NAME, file},
@@ -89,6 +89,50 @@ fn whose_client_is_on_another_host() {
     stays(&mut agent, "incoming", works, || {
         ends.iter().for_each(close)
     });
+}
+
+/// Marks the only flow, and waits until it is on this path.
+fn marked(host: &Host, agent: &Agent<'_>, action: &str, path: &str) {
+    let flow = || agent.json("/flows").unwrap()[0].clone();
+    let number = flow()["id"].to_string();
+    let control = agent.control();
+    let words = ["mark", &number, action, "--control"];
+    let marked = underpass(host, &[&words[..], &[control.to_str().unwrap()]].concat());
+    assert!(marked.status.success(), "{marked:?}");
+    eventually("it is there", || flow()["path"] == path);
+}
+
+#[test]
+fn which_the_kernel_has_carried() {
+    let host = handed::of_node(
+        "shortcut = true\npipeline = [{ transform = \"stats\" }]\n",
+        None,
+    );
+    let mut agent = host.agent("");
+    let engines = "underpass_path_available{path=\"splice_sender\"}";
+    eventually("the engine is tried out", || agent.metric(engines).is_ok());
+    if agent.metric(engines).unwrap() == 0.0 {
+        sandbox::skip::skip(
+            "which_the_kernel_has_carried",
+            "this kernel does not splice",
+        );
+        return;
+    }
+    let mut client = host.dial();
+    super::log_in(&mut client);
+    // One that waits in recv(2) is left alone.
+    client.set_nonblocking(true).unwrap();
+    marked(&host, &agent, "bypass", "splice");
+    client.set_nonblocking(false).unwrap();
+    assert!(works(&mut client));
+    marked(&host, &agent, "enrich", "enrich");
+    let other = client.try_clone().unwrap();
+    stays(
+        &mut agent,
+        "spliced",
+        || works(&mut client),
+        || close(&other),
+    );
 }
 
 fn dial(sandbox: &Sandbox, to: SocketAddr) -> TcpStream {
