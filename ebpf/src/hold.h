@@ -158,14 +158,11 @@ int hold_syn(struct __sk_buff *skb)
 	cookie = connect->cookie;
 	if (bpf_map_lookup_elem(&releases, &cookie))
 		return PASS;
-	/* A SYN that the client sends again while it waits. */
-	if (connect->held)
-		return DROP;
-	connect->held = 1;
-	if (!tell_agent(skb, connect, &key, bytes)) {
-		/* The client sends it again in a second; there may be room by then. */
-		connect->held = 0;
+	/* A SYN that the client sends again while it waits is told as such: for the one before there may have been no room, or
+	 * the agent had no descriptors for it. */
+	if (tell_agent(skb, connect, &key, bytes))
+		connect->held = 1;
+	else
 		count_cause(UP_CAUSE_RING_FULL);
-	}
 	return DROP;
 }

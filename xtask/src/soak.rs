@@ -24,6 +24,13 @@ pub struct Args {
     /// result is written to `bench/results/upgrades.md`
     #[arg(long, value_name = "N", conflicts_with = "minutes")]
     upgrades: Option<u32>,
+    /// Only have all paths at once under one agent, for so many hours (a fraction will do), while faults happen, one after the
+    /// other. With `UPDATE_DOCS` set the result is written to `bench/results/soak.md`
+    #[arg(long, value_name = "N", conflicts_with_all = ["minutes", "upgrades"])]
+    hours: Option<f64>,
+    /// The seed of the faults of `--hours`: the same ones, in the same order
+    #[arg(long, value_name = "S", default_value_t = 0, requires = "hours")]
+    seed: u64,
 }
 
 /// Tests with a load that can be set.
@@ -42,6 +49,13 @@ const UPGRADES: Soak = Soak {
     program: "drivers",
     tests: &["upgraded::drivers_work_while_agents_take_over_from_one_another"],
     load: ("UNDERPASS_UPGRADES", "100"),
+    round: None,
+};
+
+const HOURS: Soak = Soak {
+    program: "paths",
+    tests: &["soak::nothing_is_wrong_or_waits_or_is_left_behind_whatever_fails"],
+    load: ("UNDERPASS_SOAK_HOURS", "1"),
     round: None,
 };
 
@@ -106,6 +120,7 @@ const SOAKS: &[Soak] = &[
         round: None,
     },
     UPGRADES,
+    HOURS,
     Soak {
         program: "drivers",
         tests: &["differential::answers_are_those_without_the_agent"],
@@ -134,10 +149,11 @@ pub fn run(args: &Args) -> Result<()> {
         variables,
         node: &node,
     };
-    let soaked = match (args.minutes, args.upgrades) {
-        (Some(minutes), _) => provided.rounds(Duration::from_secs(60 * minutes)),
-        (None, Some(upgrades)) => provided.run(&UPGRADES, &upgrades.to_string(), 0),
-        (None, None) => SOAKS
+    let soaked = match (args.minutes, args.upgrades, args.hours) {
+        (Some(minutes), ..) => provided.rounds(Duration::from_secs(60 * minutes)),
+        (None, Some(upgrades), _) => provided.run(&UPGRADES, &upgrades.to_string(), 0),
+        (None, None, Some(hours)) => provided.run(&HOURS, &hours.to_string(), args.seed),
+        (None, None, None) => SOAKS
             .iter()
             .try_for_each(|soak| provided.run(soak, soak.load.1, 0)),
     };

@@ -21,12 +21,16 @@ use prometheus::{
     proto::MetricFamily,
 };
 use proxy::{Choice, Share};
+use telemetry::Rarely;
 use tokio::sync::watch;
 
 use crate::seconds;
 
 /// The interval at which the host is asked for MACs that packets lacked.
 const TEND_EVERY: Duration = Duration::from_secs(1);
+
+/// Lines about an upkeep that fails.
+static FAILED: Rarely = Rarely::failing();
 
 /// Returns the virtual addresses that the agent takes: on a host that forwards, those of which a
 /// rule wants it to see connections.
@@ -159,7 +163,13 @@ pub async fn tend(edge: SharedEdge, mut choice: watch::Receiver<Choice>) -> io::
             false => edge.tend(),
         };
         if let Err(error) = done {
-            tracing::error!(%error, "cannot maintain the edge");
+            FAILED.say(|not_said_before| {
+                tracing::error!(
+                    %error,
+                    not_said_before,
+                    "the upkeep of the edge fails, and is tried again"
+                );
+            });
         }
     }
 }

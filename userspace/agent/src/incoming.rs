@@ -8,12 +8,16 @@ use std::{
 };
 
 use dataplane::Dataplane;
+use telemetry::Rarely;
 
 use crate::seconds;
 
 /// The interval of the upkeep: a database that begins to listen where the agent's hooks do not see
 /// it is known after this time.
 const TEND_EVERY: Duration = Duration::from_secs(1);
+
+/// Lines about an upkeep that fails.
+static FAILED: Rarely = Rarely::failing();
 
 /// Keeps the kernel up to date. Runs for ever.
 pub async fn tend(dataplane: Arc<Mutex<Option<Dataplane>>>) -> Infallible {
@@ -28,13 +32,18 @@ pub async fn tend(dataplane: Arc<Mutex<Option<Dataplane>>>) -> Infallible {
             let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
             dataplane.as_mut().map(Dataplane::tend_incoming)
         });
-        match tended.await {
-            Ok(Some(Err(error))) => {
-                tracing::error!(%error, "cannot maintain incoming connections")
-            }
-            Err(error) => tracing::error!(%error, "cannot maintain incoming connections"),
-            Ok(_) => {}
-        }
+        let error = match tended.await {
+            Ok(Some(Err(error))) => error.to_string(),
+            Err(error) => error.to_string(),
+            Ok(_) => continue,
+        };
+        FAILED.say(|not_said_before| {
+            tracing::error!(
+                error,
+                not_said_before,
+                "the upkeep of incoming connections fails, and is tried again"
+            );
+        });
     }
 }
 

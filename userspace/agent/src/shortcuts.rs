@@ -16,6 +16,7 @@ use prometheus::{
     proto::MetricFamily,
 };
 use proxy::paths::PathsAvailable;
+use telemetry::Rarely;
 use tokio::time::{self, Instant};
 
 use crate::seconds;
@@ -32,6 +33,10 @@ const FIRST_LOOK_AFTER: Duration = Duration::from_millis(10);
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(500);
 /// The time for which to look: a sender reports a spill before its bytes are there.
 const LOOK_FOR: Duration = Duration::from_secs(1);
+
+/// Lines about looks and upkeep that fail: without descriptors all of them do, up to a hundred in a second.
+static FAILED: Rarely = Rarely::failing();
+static NOT_KEPT: Rarely = Rarely::failing();
 
 /// Keeps flows on the shortcut. Runs for ever. `keep` gets the descriptors with which the keeper looks after readers
 /// when this process is dead.
@@ -78,7 +83,8 @@ pub async fn tend(
             }
             () = at(next) => {
                 let again = blocking(&dataplane, Dataplane::nudge_readers).await;
-                looks = looks.and_then(|l| l.after(again.unwrap_or(false)));
+                // One that has failed is due still.
+                looks = looks.and_then(|l| l.after(again.unwrap_or(is_open)));
             }
         }
     }
@@ -116,7 +122,11 @@ impl Looks {
 fn descriptors(dataplane: &Shared) -> Option<Vec<OwnedFd>> {
     let descriptors = with(dataplane, |d| d.shortcut_descriptors())??;
     descriptors
-        .inspect_err(|e| tracing::warn!("readers on the shortcut end with this agent's looks: {e}"))
+        .inspect_err(|error| {
+            NOT_KEPT.say(|not_said_before| {
+                tracing::warn!(%error, not_said_before, "nobody looks after readers on the shortcut if this agent dies");
+            });
+        })
         .ok()
 }
 
@@ -144,18 +154,20 @@ where
 {
     let dataplane = dataplane.clone();
     let done = tokio::task::spawn_blocking(move || with(&dataplane, f)).await;
-    match done {
-        Ok(Some(Ok(answer))) => Some(answer),
-        Ok(None) => None,
-        Ok(Some(Err(error))) => {
-            tracing::error!("the shortcut: {error}");
-            None
-        }
-        Err(error) => {
-            tracing::error!("the shortcut: {error}");
-            None
-        }
-    }
+    let error = match done {
+        Ok(Some(Ok(answer))) => return Some(answer),
+        Ok(None) => return None,
+        Ok(Some(Err(error))) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    FAILED.say(|not_said_before| {
+        tracing::error!(
+            error,
+            not_said_before,
+            "the upkeep of the shortcut fails, and is tried again"
+        );
+    });
+    None
 }
 
 /// The BPF programs' counts of the shortcut, read when they are asked for.

@@ -13,6 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{
     address::{self, LocalAddr, SockCookie},
+    causes::other,
     holds::Held,
     listeners::Mark,
     maps::FlowMaps,
@@ -125,7 +126,7 @@ impl Answers {
             .unwrap_or_else(PoisonError::into_inner)
             .releases
             .insert(held.cookie.0, PodOf(release), 0)
-            .map_err(io::Error::other)?;
+            .map_err(other)?;
         self.send(held, &held.syn.again())
     }
 

@@ -85,6 +85,8 @@ pub struct Held {
     pub bound_port: bool,
     /// The identity under which decisions about the client are remembered.
     pub opener: Opener,
+    /// The client has sent the SYN before.
+    pub is_repeated: bool,
     pub(crate) key: abi::ConnectKey,
     /// The agent's sockets in the client's namespace, if that is not the agent's own.
     pub(crate) netns_agent: Option<Arc<NetnsAgent>>,
@@ -171,6 +173,7 @@ impl Holds {
             key: event.key,
             netns_agent: self.netns_agents.served(connect.opener.netns_cookie)?,
             mark: self.mark,
+            is_repeated: connect.held != 0,
             syn: Syn::parse(event)?,
         })
     }

@@ -64,6 +64,7 @@ mod answers;
 mod attach;
 pub mod backends;
 mod before;
+mod causes;
 pub mod compile;
 mod counters;
 mod denials;

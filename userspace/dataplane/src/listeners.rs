@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::{
     address::{self, ClientAddr},
+    causes::other,
     sys,
 };
 
@@ -59,7 +60,7 @@ pub(crate) struct HoldFilter(OwnedFd);
 impl HoldFilter {
     /// The filter of a program that is loaded.
     pub(crate) fn of(program: &SocketFilter) -> io::Result<Self> {
-        let fd = program.fd().map_err(io::Error::other)?;
+        let fd = program.fd().map_err(other)?;
         Ok(Self(fd.as_fd().try_clone_to_owned()?))
     }
 }

@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use crate::{
     backends::BackendMaps,
+    causes::causes,
     compile::{PROCESS_BYTES, SOURCE_BYTES, TARGET_BYTES},
     splice::SpliceMaps,
     sys::PodOf,
@@ -27,7 +28,7 @@ pub enum MapsError {
     #[error("the BPF object has no map `{0}`")]
     Missing(&'static str),
     /// Sizes or type differ.
-    #[error("map `{0}` is not what this agent expects: {1}")]
+    #[error("map `{0}` is not what this agent expects: {error}", error = causes(.1))]
     Layout(&'static str, MapError),
 }
 

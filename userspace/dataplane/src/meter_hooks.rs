@@ -10,7 +10,7 @@ use aya::{
 };
 
 use crate::{
-    attach::{AttachError, program, refused},
+    attach::{AttachError, program, reasons, refused},
     load,
     probe_result::ProbeResult,
 };
@@ -25,7 +25,7 @@ const PATH: &str = "observe";
 /// Has this kernel verify them; nothing is attached. Needs root.
 pub(crate) fn try_out() -> ProbeResult {
     ProbeResult::of(PATH, || {
-        let mut ebpf = load::load().map_err(|e| e.to_string())?;
+        let mut ebpf = load::load().map_err(|e| reasons(&e))?;
         let mut hooks = HOOKS.into_iter();
         hooks.try_for_each(|(name, _)| {
             let loaded = load_one(&mut ebpf, name).map(drop);

@@ -18,7 +18,7 @@ use nix::{
 };
 use thiserror::Error;
 
-use crate::{host, maps::RememberedMap, sys::PodOf};
+use crate::{causes::causes, host, maps::RememberedMap, sys::PodOf};
 
 /// The process that opened a flow, and where to: who it is remembered as.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ pub enum NotRemembered {
     #[error("as many decisions are remembered as can be")]
     Full,
     /// The kernel.
-    #[error("the kernel refuses: {0}")]
+    #[error("the kernel refuses: {}", causes(.0))]
     Kernel(MapError),
 }
 

@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use crate::{
     backends::{BackendCount, BackendTables, Weights},
+    causes::causes,
     compile::{Compiled, PROCESS_BYTES, Prefix, SOURCE_BYTES, TARGET_BYTES},
     counters::{Outcome, RuleCount, one_by_one},
     maps::PolicyMaps,
@@ -25,7 +26,7 @@ use policy::{Action, Fail, LimitPer, RuleName, Sample};
 
 /// A policy that could not be written. The one in force still is.
 #[derive(Debug, Error)]
-#[error("cannot write the policy into the kernel's {table}: {source}")]
+#[error("cannot write the policy into the kernel's {table}: {}", causes(.source))]
 pub struct InstallError {
     table: &'static str,
     source: MapError,

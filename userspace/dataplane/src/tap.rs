@@ -7,8 +7,9 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, PipeReader},
+    io::{self, ErrorKind, PipeReader, Read},
     os::fd::AsFd as _,
+    thread,
     time::Duration,
 };
 
@@ -21,6 +22,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
+    causes::{causes, other},
     holds::{self, Names, Process},
     left_out::{LeftOut, Shares},
     maps::{self, MapsError},
@@ -67,6 +69,9 @@ const LOOKS_SOON: u32 = 16;
 
 /// So often it looks in vain before it sleeps.
 const IDLE_LOOKS: u32 = 2;
+
+/// The pause after a wait that has failed: as between two looks, so that the ring does not fill meanwhile.
+const FAILED_WAIT_PAUSE: Duration = LOOK;
 
 /// A flow that is tapped.
 #[derive(Clone, Debug)]
@@ -139,7 +144,7 @@ impl Tap {
         let ring = match self.ring(bytes) {
             Ok(ring) => ring,
             Err(error) => {
-                self.failure = Some(format!("no ring of {bytes} bytes: {error}"));
+                self.failure = Some(format!("no ring of {bytes} bytes: {}", causes(&error)));
                 return;
             }
         };
@@ -227,10 +232,10 @@ impl TapFlows<'_> {
             Ok(meter) => meter,
             // It has ended.
             Err(MapError::KeyNotFound) => return Ok(()),
-            Err(error) => return Err(io::Error::other(error)),
+            Err(error) => return Err(other(error)),
         };
         let told = self.outcomes.tell(&meter.connect, rule, to, self.names);
-        told.map_err(io::Error::other)
+        told.map_err(other)
     }
 
     /// Whether the kernel has the flow in its table, and the flow has not ended.
@@ -256,7 +261,7 @@ impl TapFlows<'_> {
     /// The kernel's.
     pub fn leave_out(&mut self, shares: &BTreeMap<RuleName, f64>) -> io::Result<()> {
         let set = self.left_out.set(shares, self.names);
-        set.map_err(io::Error::other)
+        set.map_err(other)
     }
 }
 
@@ -271,32 +276,41 @@ pub trait TapConsumer {
     fn event(&mut self, cookie: SockCookie, event: TapEvent<'_>, flows: &mut TapFlows<'_>);
     /// All events that were there have been told.
     fn pause(&mut self, flows: &mut TapFlows<'_>);
+    /// The ring cannot be waited for, for want of memory or descriptors. The reader looks every few milliseconds until it
+    /// can; it is called once until then.
+    fn cannot_wait(&mut self, error: &io::Error);
 }
 
 impl TapReader {
-    /// Reads until the writing end of `stop` is closed, and then what is in the ring.
-    ///
-    /// # Errors
-    /// The ring cannot be waited for.
-    pub fn run(mut self, stop: &PipeReader, consumer: &mut impl TapConsumer) -> io::Result<()> {
+    /// Reads until the writing end of `stop`, which does not block, is closed, and then what is in the ring.
+    pub fn run(mut self, stop: &PipeReader, consumer: &mut impl TapConsumer) {
         let (mut idle, mut looks) = (0, 0);
+        let mut can_wait = true;
         loop {
             let found = self.drain(consumer);
             idle = if found > 0 { 0 } else { idle + 1 };
             let is_soon = looks < LOOKS_SOON || found > self.bytes / FULL;
-            let stopped = match idle > IDLE_LOOKS {
+            let waited = match idle > IDLE_LOOKS {
                 false => {
                     looks = looks.saturating_add(1);
-                    self.wait(stop, Some(if is_soon { LOOK_SOON } else { LOOK }), false)?
+                    self.wait(stop, Some(if is_soon { LOOK_SOON } else { LOOK }), false)
                 }
                 true => {
                     (idle, looks) = (0, 0);
-                    self.sleep(stop)?
+                    self.sleep(stop)
                 }
             };
+            let could_wait = std::mem::replace(&mut can_wait, waited.is_ok());
+            let stopped = waited.unwrap_or_else(|error| {
+                if could_wait {
+                    consumer.cannot_wait(&error);
+                }
+                thread::sleep(FAILED_WAIT_PAUSE);
+                is_closed(stop)
+            });
             if stopped {
                 self.drain(consumer);
-                return Ok(());
+                return;
             }
         }
     }
@@ -336,7 +350,7 @@ impl TapReader {
     fn say(&mut self, sleeps: u32) -> io::Result<()> {
         for slot in 0..abi::TAP_SLOTS {
             let said = self.sleeps.set(slot, sleeps, 0);
-            said.map_err(io::Error::other)?;
+            said.map_err(other)?;
         }
         Ok(())
     }
@@ -361,6 +375,12 @@ impl TapReader {
         let [stops, _] = &both;
         Ok(stops.any().unwrap_or(false))
     }
+}
+
+/// Whether the writing end of a pipe is closed into which nothing is written. Unlike poll(2) this needs no memory, and no limit.
+fn is_closed(mut pipe: &PipeReader) -> bool {
+    let read = pipe.read(&mut [0]);
+    !read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
 }
 
 fn event<'a>(bytes: &'a [u8], names: &Names) -> Option<(SockCookie, TapEvent<'a>)> {
@@ -408,5 +428,21 @@ fn flow(connect: &abi::Connect, client: &abi::Endpoint, names: &Names) -> TapFlo
         orig_dst: OrigDst::new(address::from_abi(&connect.opener.orig_dst)),
         process: holds::process(connect),
         rule: holds::rule_name(connect, names),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+    use super::*;
+
+    #[test]
+    fn a_pipe_is_closed_when_its_writer_is_gone() {
+        let (reader, writer) = io::pipe().unwrap();
+        fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        assert!(!is_closed(&reader));
+        drop(writer);
+        assert!(is_closed(&reader));
     }
 }

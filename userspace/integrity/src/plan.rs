@@ -34,6 +34,9 @@ pub struct Plan {
     /// Whether the process that carries the connections may die: a connection may then end at any
     /// byte, or not begin. Bytes that came until then are checked as ever.
     pub may_be_cut: bool,
+    /// Whether the server's findings are fetched in the end, by a connection like the others. Otherwise
+    /// [`super::Server::take`] has them.
+    pub fetches: bool,
     /// Behaviours to choose from.
     pub choices: Choices,
     /// Begin as a CQL driver does, and wrap everything into frames.
@@ -59,6 +62,7 @@ impl Plan {
             deadline: Duration::from_secs(600),
             steady: false,
             may_be_cut: false,
+            fetches: true,
             choices: Choices::default(),
             cql: None,
             helper: None,

@@ -93,6 +93,8 @@ pub struct Hang {
     pub shape: String,
     /// The end that noticed.
     pub side: Side,
+    /// When it was noticed, since 1970.
+    pub at_ms: u64,
     /// Without progress for so long.
     pub stalled_ms: u64,
     /// Positions of both directions, and what this end waits for.
@@ -302,6 +304,7 @@ mod tests {
             connection: 1,
             shape: "duplex".into(),
             side: Side::Client,
+            at_ms: 0,
             stalled_ms: 1001,
             state: "sent 5 of 6".into(),
         });

@@ -121,6 +121,27 @@ impl Server {
         report
     }
 
+    /// Takes what was found in runs that nobody has fetched, once their ends are over. Those that do not end are left for the
+    /// next time.
+    pub fn take(&self) -> Report {
+        let runs = lock(&self.shared.runs);
+        let active = |runs: &mut BTreeMap<u64, Run>| runs.values().any(|run| run.active > 0);
+        let waited = self
+            .shared
+            .ended
+            .wait_timeout_while(runs, HELLO_WITHIN, active);
+        let (mut runs, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut report = Report::default();
+        runs.retain(|_, run| {
+            let goes_on = run.active > 0;
+            if !goes_on {
+                report.merge(run.notes.report());
+            }
+            goes_on
+        });
+        report
+    }
+
     fn close(&mut self) {
         self.shared.stopped.store(true, Relaxed);
         // Wakes the one that accepts.

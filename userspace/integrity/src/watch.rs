@@ -12,7 +12,7 @@ use std::{
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
     },
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use super::{
@@ -183,10 +183,12 @@ impl Watch {
                 "{own} to {peer}"
             )),
         );
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         self.notes.hang(Hang {
             connection: self.connection,
             shape: self.shape.into(),
             side: self.side,
+            at_ms: now.map_or(0, |now| now.as_millis() as u64),
             stalled_ms: stalled.as_millis() as u64,
             state,
         });

@@ -37,6 +37,10 @@ pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Lines about holders at their quota: whoever reaches one decides how often that is.
 static HOLDERS: Rarely = Rarely::new();
 
+/// Lines about system calls that fail for each connection, or a hundred times a second.
+static NOT_ACCEPTED: Rarely = Rarely::failing();
+static NOT_TOLD: Rarely = Rarely::failing();
+
 /// The reason why a flow is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAdmitted {
@@ -168,7 +172,9 @@ impl Admission {
         if dataplane::is_exhaustion(error) {
             self.close_exhausted();
         } else {
-            tracing::error!(%error, "cannot accept");
+            NOT_ACCEPTED.say(|not_said_before| {
+                tracing::error!(%error, not_said_before, "cannot accept");
+            });
         }
     }
 
@@ -216,7 +222,9 @@ impl Admission {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(Err(error)) = dataplane.as_mut().map(tell) {
-            tracing::error!(%error, "cannot tell the connect hook");
+            NOT_TOLD.say(|not_said_before| {
+                tracing::error!(%error, not_said_before, "cannot tell the connect hook");
+            });
         }
     }
 }

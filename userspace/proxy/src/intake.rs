@@ -2,10 +2,18 @@
 //! as the database would have, and accepts the client's connection.
 
 use std::{
-    collections::HashMap, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration,
+    collections::{HashMap, HashSet},
+    future::Future,
+    io,
+    net::SocketAddr,
+    pin::pin,
+    sync::Arc,
+    time::Duration,
 };
 
-use dataplane::{ClientAddr, Dialled, Held, Holds, Listeners, NewNetnsListeners, Refusal};
+use dataplane::{
+    ClientAddr, Dialled, Held, Holds, Listeners, NewNetnsListeners, Refusal, SockCookie,
+};
 use flow::{FlowId, Newcomer};
 use parking_lot::{Mutex, MutexGuard};
 use policy::Fail;
@@ -39,6 +47,9 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// that is.
 static NO_BACKEND: Rarely = Rarely::new();
 static PORT_TAKEN: Rarely = Rarely::new();
+
+/// Lines about SYNs that the system does not let the agent answer.
+static NOT_ANSWERED: Rarely = Rarely::failing();
 
 /// Clients whose SYN was let pass and who have not been accepted yet, each with its flow. A
 /// client's address may be another client's by the time that its flow gives up.
@@ -80,6 +91,28 @@ impl Expected {
     }
 }
 
+/// Flows that begin: what is done for their SYNs goes on.
+#[derive(Clone, Default)]
+struct Beginning(Arc<Mutex<HashSet<SockCookie>>>);
+
+/// A flow that begins, until this is dropped.
+struct Begins(SockCookie, Beginning);
+
+impl Beginning {
+    /// None: it is there already.
+    fn enter(&self, cookie: SockCookie) -> Option<Begins> {
+        let is_new = self.0.lock().insert(cookie);
+        is_new.then(|| Begins(cookie, self.clone()))
+    }
+}
+
+impl Drop for Begins {
+    fn drop(&mut self) {
+        let Self(cookie, Beginning(all)) = self;
+        all.lock().remove(cookie);
+    }
+}
+
 pub(super) async fn run(
     shared: Arc<ProxyContext>,
     IncomingListeners {
@@ -92,6 +125,7 @@ pub(super) async fn run(
     workers: Workers,
 ) -> anyhow::Result<()> {
     let expected = Expected::default();
+    let beginning = Beginning::default();
     let workers = Arc::new(workers);
     // Declared behind the workers, it goes before them and the flows that are theirs.
     let _leaves = Leaves(shared.clone());
@@ -123,8 +157,16 @@ pub(super) async fn run(
                 continue;
             }
         };
+        // A SYN that comes again is for a flow that begins, or has begun meanwhile, or could not.
+        let is_answered = || held.is_repeated && !shared.answers.waits(&held);
+        let Some(begins) = beginning.enter(held.cookie).filter(|_| !is_answered()) else {
+            continue;
+        };
         let (shared, expected, workers) = (shared.clone(), expected.clone(), workers.clone());
-        tokio::spawn(async move { begin(&shared, held, &expected, &workers).await });
+        tokio::spawn(async move {
+            begin(&shared, held, &expected, &workers).await;
+            drop(begins);
+        });
     }
 }
 
@@ -312,6 +354,8 @@ fn answer(shared: &ProxyContext, held: &Held, refusal: Refusal) {
         .with_label_values(&[refusal.as_str()])
         .inc();
     if let Err(error) = shared.answers.refuse(held, refusal) {
-        tracing::error!(%error, client = %held.client, "cannot answer a SYN");
+        NOT_ANSWERED.say(|not_said_before| {
+            tracing::error!(%error, client = %held.client, not_said_before, "cannot answer a SYN");
+        });
     }
 }

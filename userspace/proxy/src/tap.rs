@@ -12,7 +12,7 @@ mod metrics;
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
-    io::{self, PipeReader, PipeWriter},
+    io::{self, PipeWriter},
     sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -23,11 +23,14 @@ use dataplane::{
     Adopted, ClientAddr, Settled, SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows, TapReader,
 };
 use flow::{Flow, Flows, Path};
-use nix::time::{ClockId, clock_gettime};
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    time::{ClockId, clock_gettime},
+};
 use parking_lot::Mutex;
 use policy::{Action, RuleName};
 use tap::{Beside, Counts, Direction, Packet, TappedFlow};
-use telemetry::series_of;
+use telemetry::{Rarely, series_of};
 
 use budget::Budget;
 use copied::CopiedSteps;
@@ -58,6 +61,10 @@ const LOOK_AFTER: Duration = Duration::from_secs(5);
 
 /// So many bytes take about as long to read as a packet takes by itself.
 const BYTES_LIKE_A_PACKET: u64 = 1 << 10;
+
+/// Lines about what the kernel is not told, for each flow or each second.
+static NOT_SETTLED: Rarely = Rarely::failing();
+static NOT_LEFT_OUT: Rarely = Rarely::failing();
 
 /// The thread that reads tapped flows, while there is one.
 #[derive(Debug)]
@@ -93,11 +100,15 @@ impl TapThread {
     /// There can be no more threads, or descriptors.
     pub fn start(&self, shared: &Arc<ProxyContext>, reader: TapReader) -> io::Result<()> {
         let (stopped, stop) = io::pipe()?;
+        fcntl(&stopped, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let (metrics, listed) = (self.metrics.clone(), self.listed.clone());
-        let tapped = TappedFlows::new(shared, metrics, self.budget, listed);
+        let mut tapped = TappedFlows::new(shared, metrics, self.budget, listed);
         let thread = thread::Builder::new()
             .name("tap".to_owned())
-            .spawn(move || run(reader, &stopped, tapped))?;
+            .spawn(move || {
+                reader.run(&stopped, &mut tapped);
+                tapped.finish();
+            })?;
         *self.running.lock() = Some(Running { thread, stop });
         Ok(())
     }
@@ -126,13 +137,6 @@ impl TapThread {
             tracing::error!("the thread of tapped flows has panicked");
         }
     }
-}
-
-fn run(reader: TapReader, stopped: &PipeReader, mut tapped: TappedFlows) {
-    if let Err(error) = reader.run(stopped, &mut tapped) {
-        tracing::error!(%error, "tapped flows are not read any more");
-    }
-    tapped.finish();
 }
 
 /// All flows that are tapped.
@@ -220,6 +224,14 @@ impl TapConsumer for TappedFlows {
             self.end(cookie, at_ns);
         }
     }
+
+    fn cannot_wait(&mut self, error: &io::Error) {
+        self.metrics.failed_waits.inc();
+        tracing::warn!(
+            %error,
+            "copies of tapped flows cannot be waited for, and are looked for every few milliseconds until they can"
+        );
+    }
 }
 
 impl TappedFlows {
@@ -268,7 +280,9 @@ impl TappedFlows {
             false => Ok(()),
         };
         if let Err(error) = set {
-            tracing::error!(%error, "the kernel cannot be told which tapped flows to leave out");
+            NOT_LEFT_OUT.say(|not_said_before| {
+                tracing::error!(%error, not_said_before, "the kernel cannot be told which tapped flows to leave out");
+            });
         }
         if changed {
             self.metrics.tell_left_out(left_out, &before);
@@ -310,7 +324,9 @@ impl TappedFlows {
         flows: &mut TapFlows<'_>,
     ) {
         if let Err(error) = flows.settle(cookie, rule, settled) {
-            tracing::error!(%error, "the kernel cannot be told which rule a tapped flow meets");
+            NOT_SETTLED.say(|not_said_before| {
+                tracing::error!(%error, not_said_before, "the kernel cannot be told which rule a tapped flow meets");
+            });
         }
         if matches!(settled, Settled::Tapped(_)) {
             return;

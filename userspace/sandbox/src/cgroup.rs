@@ -29,14 +29,8 @@ impl Cgroup {
     /// # Errors
     /// No cgroup2, or not root.
     pub fn new() -> anyhow::Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         let root = root()?;
-        let name = format!(
-            "underpass-test-{}-{}",
-            std::process::id(),
-            NEXT.fetch_add(1, Relaxed)
-        );
-        Self::at(root.join(name), root)
+        Self::at(root.join(next_name()), root)
     }
 
     /// The one that a process lives in, which stays. None: the root, or one that single threads
@@ -100,16 +94,26 @@ impl Drop for Cgroup {
         if self.is_found {
             return;
         }
-        for _ in 0..REMOVAL_TRIES {
-            match fs::remove_dir(&self.path) {
-                Err(e) if e.raw_os_error() == Some(nix::libc::EBUSY) => {
-                    thread::sleep(REMOVAL_PAUSE)
-                }
-                _ => return,
-            }
-        }
-        eprintln!("cgroup {} is still busy and stays", self.path.display());
+        remove(&self.path);
     }
+}
+
+/// A name that no other cgroup of tests has.
+pub(super) fn next_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let next = NEXT.fetch_add(1, Relaxed);
+    format!("underpass-test-{}-{next}", std::process::id())
+}
+
+/// Removes a cgroup, when its last process has gone.
+pub(super) fn remove(path: &Path) {
+    for _ in 0..REMOVAL_TRIES {
+        match fs::remove_dir(path) {
+            Err(e) if e.raw_os_error() == Some(nix::libc::EBUSY) => thread::sleep(REMOVAL_PAUSE),
+            _ => return,
+        }
+    }
+    eprintln!("cgroup {} is still busy and stays", path.display());
 }
 
 /// mountinfo(5): `id parent dev root mountpoint options - type source options`.

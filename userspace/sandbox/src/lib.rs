@@ -10,6 +10,7 @@ pub mod dns;
 pub mod driver;
 mod etcd;
 pub mod measured;
+mod memory;
 mod netns;
 pub mod program;
 pub mod skip;
@@ -22,6 +23,7 @@ use anyhow::Context;
 pub use agent::{Agent, Former, Metric};
 pub use cgroup::Cgroup;
 pub use etcd::{Certificates, Etcd};
+pub use memory::MemoryCgroup;
 pub use netns::Netns;
 pub use wire::{Carried, Faults, Wire, stay_on_one_processor};
 

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, io, os::fd::OwnedFd, time::Duration};
 
 use flow::{Handing, Path};
-use proxy::{FLOW_FORMAT, Handed, Inherited, NotTaken, ProxyContext};
+use proxy::{FLOW_FORMAT, Handed, Inherited, NotTaken, ProxyContext, keeper::Keeper};
 use tokio::{
     sync::{mpsc, oneshot},
     time::{self, Instant},
@@ -274,13 +274,15 @@ struct Left {
 
 impl Left {
     fn of(shared: &ProxyContext) -> Self {
-        let keeps = shared.keeper.get().is_some();
+        let mut kept = shared.keeper.get().map_or(0, Keeper::kept_flows);
         let mut left = Self {
             flows: 0,
             stay: BTreeMap::new(),
         };
         for flow in shared.flows.all() {
-            if keeps && flow.path() == Path::Splice {
+            // Those that are kept and not spliced at the moment count by themselves.
+            if flow.path() == Path::Splice && kept > 0 {
+                kept -= 1;
                 continue;
             }
             left.flows += 1;

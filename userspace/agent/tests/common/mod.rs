@@ -25,6 +25,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use sandbox::{Agent, Netns, Sandbox, Wire};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
@@ -313,4 +314,18 @@ pub fn kernel_bytes(sandbox: &Sandbox) -> u64 {
             .sum::<u64>()
     });
     sums.sum()
+}
+
+/// Runs `body` while an agent gets no descriptor beyond those that it has. To poll(2) every number of descriptors is too large then.
+pub fn without_descriptors<R>(agent: &Agent<'_>, body: impl FnOnce() -> R) -> R {
+    let pid = Pid::from_raw(agent.pid().cast_signed());
+    let none = Rlimit {
+        current: Some(0),
+        // Raised again, this one would take a capability.
+        maximum: getrlimit(Resource::Nofile).maximum,
+    };
+    let before = prlimit(pid, Resource::Nofile, none).unwrap();
+    let result = body();
+    prlimit(pid, Resource::Nofile, before).unwrap();
+    result
 }

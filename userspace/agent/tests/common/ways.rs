@@ -139,13 +139,17 @@ pub fn agent<'a>(
     settings: &str,
     servers: &[Server; WAYS.len()],
 ) -> Agent<'a> {
+    let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
+    Agent::start(binary, netns, cgroup, settings, &rules(servers)).unwrap()
+}
+
+/// A rule for each way.
+pub fn rules(servers: &[Server; WAYS.len()]) -> String {
     let rule = |(way, server): (&Way, &Server)| {
         let (name, rule, port) = (way.name, way.rule, server.addr().port());
         format!("[[rule]]\nname = \"{name}\"\nto = [\":{port}\"]\n{rule}\n")
     };
-    let policy: String = WAYS.iter().zip(servers).map(rule).collect();
-    let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
-    Agent::start(binary, netns, cgroup, settings, &policy).unwrap()
+    WAYS.iter().zip(servers).map(rule).collect()
 }
 
 /// All samples of a metric that begin so, added up.

@@ -5,11 +5,11 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::Command,
+    thread,
     time::Duration,
 };
 
 use nix::sys::signal::Signal;
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use sandbox::{Agent, Netns, Sandbox, run_in};
 
 use crate::common::*;
@@ -334,19 +334,6 @@ fn a_full_agent_leaves_flows_to_their_rules_fail_until_there_is_room() {
     assert_eq!(outcome(&agent, "r", "intercepted"), 3.0);
 }
 
-/// While `body` runs, an agent gets no descriptor beyond those that it has.
-fn without_descriptors<R>(agent: &Agent<'_>, body: impl FnOnce() -> R) -> R {
-    let pid = Pid::from_raw(agent.pid().cast_signed());
-    let none = Rlimit {
-        current: Some(0),
-        maximum: getrlimit(Resource::Nofile).maximum,
-    };
-    let before = prlimit(pid, Resource::Nofile, none).unwrap();
-    let result = body();
-    prlimit(pid, Resource::Nofile, before).unwrap();
-    result
-}
-
 #[test]
 fn an_agent_without_descriptors_leaves_flows_to_their_rules_fail_for_a_while() {
     let host = Host::new();
@@ -380,6 +367,28 @@ fn an_agent_without_descriptors_leaves_flows_to_their_rules_fail_for_a_while() {
             agent.metric("underpass_flows").unwrap() == 0.0
         });
     }
+}
+
+/// The client's kernel sends the SYN again after one second, and after three.
+#[test]
+fn a_connection_for_which_there_was_no_descriptor_is_served_when_there_is_one() {
+    let host = Host::new();
+    let agent = host.agent("", &host.policy("enrich", "fail = \"closed\""));
+    let dials = || TcpStream::connect_timeout(&host.to, PATIENCE);
+    thread::scope(|scope| {
+        let client = without_descriptors(&agent, || {
+            let client = scope.spawn(|| host.sandbox.client(dials).unwrap());
+            agent.wait_for_log("out of descriptors or memory").unwrap();
+            client
+        });
+        let mut client = client.join().unwrap().unwrap();
+        let (mut server, _) = accept(&host.listener);
+        server.write_all(b"it works").unwrap();
+        let mut seen = [0; 8];
+        client.read_exact(&mut seen).unwrap();
+        assert_eq!(&seen, b"it works");
+    });
+    assert_eq!(outcome(&agent, "r", "intercepted"), 1.0);
 }
 
 #[test]
@@ -521,7 +530,7 @@ fn a_cgroup_that_is_made_anew_is_found_again() {
         let dial = || TcpStream::connect(host.to);
         eventually("the rule holds", || {
             // Accepted by the kernel and never by us: the backlog has room for 128.
-            std::thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(50));
             run_in(Some(&host.sandbox.netns), Some(&service), dial)
                 .unwrap()
                 .is_err()

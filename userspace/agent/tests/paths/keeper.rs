@@ -7,13 +7,14 @@ pub mod host;
 use std::{
     path::Path,
     process::{Command, Stdio},
+    time::Duration,
 };
 
 use host::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sandbox::Agent;
 
-use crate::common::traffic::Traffic;
+use crate::common::traffic::{PATIENCE, Traffic};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_underpass");
 
@@ -104,6 +105,29 @@ fn a_clean_stop_waits_for_a_keeper_that_has_just_been_started() {
     agent.stop().unwrap();
     let log = agent.log();
     assert!(!log.contains("end with this agent"), "{log}");
+    flow_on(&traffic);
+    for t in traffic {
+        t.end();
+    }
+    no_keeper_is_left(&agent);
+}
+
+/// The keeper's log has no folder, at first.
+#[test]
+fn a_keeper_that_cannot_start_is_started_later() {
+    let host = Host::new();
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("agent");
+    let logs = folder.path().join("logs");
+    let switch = format!("UNDERPASS_TEST_HOOKS=keeper_log={}/log", logs.display());
+    sandbox::program::switched(&script, BINARY, &switch).unwrap();
+    let mut agent = host.agent_that_has_no_keeper_yet(&script, "auto");
+    agent.wait_for_log("no keeper can be had").unwrap();
+    assert_eq!(keepers(&agent).len(), 0);
+    std::fs::create_dir(&logs).unwrap();
+    agent.wait_for_log("keeper started").unwrap();
+    let traffic = host.traffic(&agent, 2);
+    agent.kill().unwrap();
     flow_on(&traffic);
     for t in traffic {
         t.end();
@@ -288,6 +312,25 @@ fn flows_do_not_need_the_keeper_while_the_agent_lives() {
     further.end();
     traffic.into_iter().for_each(Traffic::end);
     agent.kill().unwrap();
+}
+
+/// Longer than an agent drains at least.
+const DRAINS: Duration = Duration::from_secs(4);
+
+#[test]
+fn flows_whose_keeper_has_died_stay_with_their_agent_when_another_one_takes_over() {
+    let host = Host::new();
+    let mut agent = host.agent("auto");
+    let traffic = host.traffic(&agent, 2);
+    let keeper = nix::unistd::Pid::from_raw(keepers(&agent).remove(0) as i32);
+    nix::sys::signal::kill(keeper, nix::sys::signal::Signal::SIGKILL).unwrap();
+    until("it is missed", || kept(&agent) == 0.0);
+    let mut former = agent.take_over("").unwrap();
+    assert!(former.ends_within(DRAINS).is_err(), "it has ended");
+    flow_on(&traffic);
+    traffic.into_iter().for_each(Traffic::end);
+    let log = former.ends_within(PATIENCE).unwrap();
+    assert!(log.contains("why=Drained"), "{log}");
 }
 
 #[test]

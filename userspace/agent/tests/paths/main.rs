@@ -21,6 +21,7 @@ mod remember;
 mod session_rules;
 mod short_legs;
 mod shortcut;
+mod soak;
 mod splice;
 mod tls;
 mod transparency;

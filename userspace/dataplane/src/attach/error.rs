@@ -9,8 +9,8 @@ use aya::{
 use thiserror::Error;
 
 use crate::{
-    compile::CompileError, incoming::IncomingError, maps::MapsError, pins::PinsError,
-    tables::InstallError,
+    causes::causes, compile::CompileError, incoming::IncomingError, maps::MapsError,
+    pins::PinsError, tables::InstallError,
 };
 
 /// Why the data plane is not there.
@@ -33,7 +33,8 @@ pub enum AttachError {
     Maps(#[from] MapsError),
     /// The object or a program was refused.
     #[error(
-        "the kernel does not load the BPF programs: {0}; `underpass doctor` says what is missing"
+        "the kernel does not load the BPF programs: {}; `underpass doctor` says what is missing",
+        causes(.0)
     )]
     Load(#[from] EbpfError),
     /// A program.
@@ -75,6 +76,9 @@ pub enum AttachError {
     /// Listeners and raw sockets.
     #[error("cannot open the agent's sockets: {0}")]
     Sockets(io::Error),
+    /// Applications' sockets on the shortcut.
+    #[error("cannot look after readers on the shortcut: {0}")]
+    Readers(io::Error),
 }
 
 pub(crate) fn program<'a, P>(
@@ -112,11 +116,32 @@ pub(crate) fn reasons(error: &(dyn std::error::Error + 'static)) -> String {
         tracing::error!(%verifier_log, "refused by the verifier");
         return io_error.to_string();
     }
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(&format!(": {cause}"));
-        next = cause.source();
+    causes(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use aya::{EbpfError, maps::MapError, sys::SyscallError};
+
+    use super::*;
+    use crate::causes::other;
+
+    #[test]
+    fn an_error_says_once_what_the_system_call_has_answered() {
+        let failed = || {
+            MapError::SyscallError(SyscallError {
+                call: "bpf_map_update_elem",
+                io_error: io::Error::from_raw_os_error(nix::libc::ENOMEM),
+            })
+        };
+        let told = "`bpf_map_update_elem` failed: Cannot allocate memory (os error 12)";
+        assert_eq!(causes(&failed()), told);
+        assert_eq!(other(failed()).to_string(), told);
+        let map = MapsError::Layout("meters", failed());
+        let expected = format!("map `meters` is not what this agent expects: {told}");
+        assert_eq!(map.to_string(), expected);
+        let load = AttachError::Load(EbpfError::MapError(failed()));
+        let told = format!("map error: {told}; `underpass doctor` says what is missing");
+        assert!(load.to_string().ends_with(&told), "{load}");
     }
-    text
 }

@@ -7,7 +7,7 @@ use ebpf::abi;
 use thiserror::Error;
 
 use super::Mode;
-use crate::{compile::CompileError, maps::MapsError, pins::PinsError};
+use crate::{causes::causes, compile::CompileError, maps::MapsError, pins::PinsError};
 
 /// Why the edge is not guarded as it should be.
 #[derive(Debug, Error)]
@@ -22,7 +22,7 @@ pub enum EdgeError {
     #[error(transparent)]
     Maps(#[from] MapsError),
     /// A map of the edge cannot be used.
-    #[error("cannot use the edge's {map}: {source}")]
+    #[error("cannot use the edge's {map}: {}", causes(.source))]
     Map {
         /// Name of the map.
         map: &'static str,

@@ -139,7 +139,7 @@ impl Edge {
             mode: "the old",
             reason,
         };
-        let link = XdpLink::try_from(link).map_err(|e: LinkError| failed(e.to_string()))?;
+        let link = XdpLink::try_from(link).map_err(|e: LinkError| failed(reasons(&e)))?;
         let program = program(&mut self.ebpf)?;
         let id = program.attach_to_link(link);
         let id = id.map_err(|e| failed(reasons(&e)))?;
@@ -230,6 +230,6 @@ fn fits(wanted: WantedMode, mode: Mode) -> bool {
 
 /// A link that is none, from a kernel before 5.9, dies here, and with it the attachment.
 fn pin(link: XdpLink, at: &Path) -> Result<(), String> {
-    let link = FdLink::try_from(link).map_err(|e: LinkError| e.to_string())?;
-    link.pin(at).map(drop).map_err(|e| e.to_string())
+    let link = FdLink::try_from(link).map_err(|e: LinkError| reasons(&e))?;
+    link.pin(at).map(drop).map_err(|e| reasons(&e))
 }

@@ -21,7 +21,7 @@ use std::{
     fs,
     io::{self, Read},
     net::{IpAddr, Ipv6Addr, SocketAddr},
-    os::unix::fs::MetadataExt,
+    os::{fd::AsFd as _, unix::fs::MetadataExt},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
@@ -421,13 +421,10 @@ fn load_finder(ebpf: &mut Ebpf) -> Result<(), AttachError> {
 /// Enters the databases of a namespace.
 fn find_in(ebpf: &mut Ebpf, netns: &NetnsHandle) -> Result<(), AttachError> {
     let finds: &mut Iter = program(ebpf, FINDS)?;
+    let finds = finds.fd().map_err(refused(FINDS))?.as_fd();
     let looked = netns.within(|| {
-        let link = finds.attach().and_then(|id| finds.take_link(id));
         // Made here, it goes over this namespace's sockets.
-        let mut look = link
-            .map_err(io::Error::other)?
-            .into_file()
-            .map_err(io::Error::other)?;
+        let mut look = sys::iterate_over(finds, None)?;
         match look.read_to_end(&mut Vec::new()) {
             // It has come to sockets that do not listen.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),

@@ -11,7 +11,7 @@ use aya::maps::{HashMap, MapData};
 use ebpf::abi;
 use nix::ifaddrs::getifaddrs;
 
-use crate::{address, netns_handle::NetnsHandle, sys::PodOf};
+use crate::{address, causes::other, netns_handle::NetnsHandle, sys::PodOf};
 
 pub(super) type OwnAddresses = HashMap<MapData, PodOf<abi::DatabaseKey>, u32>;
 
@@ -30,10 +30,10 @@ pub(super) fn put(
         })
     };
     for new in now.difference(known) {
-        map.insert(key(new), 1, 0).map_err(io::Error::other)?;
+        map.insert(key(new), 1, 0).map_err(other)?;
     }
     for gone in known.difference(&now) {
-        map.remove(&key(gone)).map_err(io::Error::other)?;
+        map.remove(&key(gone)).map_err(other)?;
     }
     *known = now;
     Ok(())

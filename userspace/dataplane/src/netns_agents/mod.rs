@@ -25,6 +25,7 @@ use tokio::{io::unix::AsyncFd, sync::oneshot};
 
 use crate::{
     answers::RawSockets,
+    causes::{causes, other},
     host,
     listeners::{HoldFilter, Listeners, Opened},
     maps::NetnsAgentsMap,
@@ -79,7 +80,7 @@ pub enum NotServed {
     #[error("cannot open sockets there: {0}")]
     Sockets(io::Error),
     /// The kernel's table.
-    #[error("the kernel is not told: {0}")]
+    #[error("the kernel is not told: {}", causes(.0))]
     Kernel(MapError),
 }
 
@@ -232,8 +233,7 @@ impl NetnsAgents {
         most: usize,
     ) -> io::Result<Self> {
         let own_cookie = host::netns_cookie()?;
-        map.insert(own_cookie, PodOf(own), 0)
-            .map_err(io::Error::other)?;
+        map.insert(own_cookie, PodOf(own), 0).map_err(other)?;
         Ok(Self {
             own_cookie,
             most: most.min(MAX_NAMESPACES),

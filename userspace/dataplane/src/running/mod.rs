@@ -15,7 +15,7 @@ mod connections;
 mod owners;
 mod survey;
 
-use std::{collections::BTreeMap, io::Read as _};
+use std::{collections::BTreeMap, io::Read as _, os::fd::AsFd as _};
 
 use aya::{
     Btf, Ebpf,
@@ -28,7 +28,7 @@ use crate::{
     attach::{AttachError, program, refused},
     load,
     maps::{self, MapsError},
-    sys::PodOf,
+    sys::{self, PodOf},
 };
 use policy::RuleName;
 
@@ -164,9 +164,8 @@ fn run(ebpf: &mut Ebpf) -> Result<(), AttachError> {
     if adopts.fd().is_err() {
         load::retry_load(|| adopts.load("tcp", &btf)).map_err(refused(ADOPTS))?;
     }
-    let link = adopts.attach().and_then(|id| adopts.take_link(id));
-    let mut look = link.map_err(refused(ADOPTS))?.into_file();
-    let look = look.as_mut().map_err(|e| failed(e.to_string()))?;
-    let read = look.read_to_end(&mut Vec::new());
+    let adopts = adopts.fd().map_err(refused(ADOPTS))?.as_fd();
+    let look = sys::iterate_over(adopts, None);
+    let read = look.and_then(|mut look| look.read_to_end(&mut Vec::new()));
     read.map(drop).map_err(|e| failed(e.to_string()))
 }

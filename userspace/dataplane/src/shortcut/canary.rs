@@ -23,6 +23,8 @@ use crate::listeners::Mark;
 
 use super::{Shortcut, Wish};
 use crate::{
+    attach::reasons,
+    causes::other,
     counters::Turn,
     host,
     probe_traffic::{self, LARGE_WRITE_BYTES, Random, bytes},
@@ -117,7 +119,7 @@ impl Canary {
         for map in ["shortcut_ends", "shortcut_firsts", "shortcut_socks"] {
             loader.map_max_entries(map, ENDS);
         }
-        let mut ebpf = loader.load(ebpf::OBJECT).map_err(|e| e.to_string())?;
+        let mut ebpf = loader.load(ebpf::OBJECT).map_err(|e| reasons(&e))?;
         let mut shortcut = Shortcut::take(&mut ebpf, mark).map_err(|e| e.to_string())?;
         let cgroup = own_cgroup().map_err(|e| format!("this process's cgroup: {e}"))?;
         let attached = shortcut
@@ -150,7 +152,7 @@ impl Canary {
         }
         if let Some(wish) = wish {
             let inserted = self.shortcut.wishes.insert(&client, wish, 0);
-            inserted.map_err(io::Error::other)?;
+            inserted.map_err(other)?;
         }
         client.connect(&self.listener.local_addr()?.into())?;
         let client = TcpStream::from(client);

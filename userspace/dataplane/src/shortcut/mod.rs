@@ -330,15 +330,11 @@ impl Shortcut {
         let zeroed = self.nudge_counts.set(0, PodOf(none), 0);
         zeroed.map_err(layout("nudges"))?;
         let nudges: &mut Iter = program(ebpf, NUDGES)?;
-        let link = nudges.attach().and_then(|id| nudges.take_link(id));
-        let link = link.map_err(refused(NUDGES))?;
+        let nudges = nudges.fd().map_err(refused(NUDGES))?.as_fd();
         // The program writes nothing; to read is to run it.
-        let look = link.into_file().map_err(|e| e.to_string());
-        look.and_then(|mut look| look.read_to_end(&mut Vec::new()).map_err(|e| e.to_string()))
-            .map_err(|reason| AttachError::Program {
-                name: NUDGES,
-                reason,
-            })?;
+        let look = sys::iterate_over(nudges, None);
+        look.and_then(|mut look| look.read_to_end(&mut Vec::new()))
+            .map_err(AttachError::Readers)?;
         let PodOf(count) = self.nudge_counts.get(&0, 0).map_err(layout("nudges"))?;
         self.nudges += count.nudged;
         Ok(count.filled > 0)
@@ -362,7 +358,7 @@ impl Shortcut {
             .map(|readers| readers.look(|cookie| legs.note_left(cookie)));
         looked
             .unwrap_or(Ok(LOOK_EVERY))
-            .map_err(AttachError::Sockets)
+            .map_err(AttachError::Readers)
     }
 
     pub(crate) fn counts(&self) -> Result<ShortcutCounts, AttachError> {

@@ -12,6 +12,7 @@ use ebpf::abi;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::{
+    causes::other,
     maps,
     readers::{self, Looker, Nudged, Readers},
     sys::{self, PodOf},
@@ -40,8 +41,8 @@ impl ShortcutReaders {
         let map = maps::map(limits.try_clone()?).and_then(Array::try_from);
         Ok(Self {
             readers,
-            socks: socks.map_err(io::Error::other)?,
-            limits: map.map_err(io::Error::other)?,
+            socks: socks.map_err(other)?,
+            limits: map.map_err(other)?,
             limits_descriptor: limits,
             looker: None,
             are_leaving: false,
@@ -82,7 +83,7 @@ impl ShortcutReaders {
     /// # Errors
     /// The kernel does not read its limits.
     pub fn stays_open(&self) -> io::Result<Duration> {
-        let PodOf(limits) = self.limits.get(&0, 0).map_err(io::Error::other)?;
+        let PodOf(limits) = self.limits.get(&0, 0).map_err(other)?;
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
         Ok(Duration::from_nanos(limits.until_ns).saturating_sub(now))
     }

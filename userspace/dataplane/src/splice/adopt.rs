@@ -19,7 +19,11 @@ use super::{
     Near, Splice, SpliceMaps, Splicer, kernel,
 };
 use crate::{
-    maps, netns_handle::NetnsHandle, readers::Readers, splice::position::FlowPosition,
+    causes::{causes, other},
+    maps,
+    netns_handle::NetnsHandle,
+    readers::Readers,
+    splice::position::FlowPosition,
     splice::refusal::SpliceRefusal,
 };
 
@@ -84,9 +88,9 @@ impl Splicer {
         let hooks = descriptors.split_off(PROGRAMS_AND_MAPS);
         let look = descriptors.remove(0);
         let readers = Readers::of([0; 3].map(|first| descriptors.remove(first)));
-        let maps = SpliceMaps::of(descriptors).map_err(io::Error::other)?;
+        let maps = SpliceMaps::of(descriptors).map_err(other)?;
         let (carrier, calls) =
-            Carrier::new(look, readers, maps, None, hooks.into()).map_err(io::Error::other)?;
+            Carrier::new(look, readers, maps, None, hooks.into()).map_err(other)?;
         let engines = EVERY_ENGINE;
         Ok((Self { carrier, engines }, calls))
     }
@@ -98,10 +102,8 @@ impl Splicer {
     pub fn calls(&self) -> io::Result<Calls> {
         let descriptor = self.carrier.descriptors.last();
         let descriptor = descriptor.ok_or_else(|| io::Error::other("no calls"))?;
-        let map = maps::map(descriptor.try_clone()?).map_err(io::Error::other)?;
-        Ok(self
-            .carrier
-            .calls(map.try_into().map_err(io::Error::other)?))
+        let map = maps::map(descriptor.try_clone()?).map_err(other)?;
+        Ok(self.carrier.calls(map.try_into().map_err(other)?))
     }
 
     /// From now on what the kernel has of this engine's flows stays there when their splices are
@@ -198,7 +200,7 @@ impl Splicer {
 fn gone(error: MapError) -> NotResumed {
     match error {
         MapError::KeyNotFound => NotResumed::UnderWay,
-        error => NotResumed::Kernel(kernel(error)),
+        error => NotResumed::Kernel(kernel(causes(&error))),
     }
 }
 

@@ -82,6 +82,8 @@ pub(super) struct Carrier {
     to_nudge: Mutex<Vec<Namespace>>,
     /// Told when there is something to look at: a flow, or a reader to be nudged.
     to_look: Notify,
+    /// The last look has failed.
+    cannot_look: AtomicBool,
     /// The programs, where nobody else keeps them: dropped, they would leave the maps.
     pub(super) programs: OnceLock<Ebpf>,
     /// With which another process can go on (`adopt.rs`).
@@ -186,6 +188,7 @@ impl Carrier {
             readers,
             to_nudge: Mutex::default(),
             to_look: Notify::new(),
+            cannot_look: AtomicBool::new(false),
             programs: OnceLock::new(),
             descriptors,
             hooks,
@@ -243,10 +246,13 @@ impl Carrier {
     /// Looks after readers. Returns the pause until the next look.
     fn paced_look(&self) -> Duration {
         let (looked, pause) = readers::paced(|| self.look_after_readers());
+        let could_not = self.cannot_look.swap(looked.is_err(), Relaxed);
         let Err(error) = looked else {
             return pause;
         };
-        tracing::warn!(%error, "nobody looks after readers in sockmaps for a while");
+        if !could_not {
+            tracing::warn!(%error, "nobody looks after readers in sockmaps until it works: it is tried again every second");
+        }
         NOT_AGAIN_FOR
     }
 
@@ -377,8 +383,8 @@ impl Calls {
     }
 }
 
-/// How long a look that has failed is not tried again.
-const NOT_AGAIN_FOR: Duration = Duration::from_secs(60);
+/// The pause after a look that has failed, as for want of descriptors: some readers wait for it.
+const NOT_AGAIN_FOR: Duration = Duration::from_secs(1);
 
 /// So many calls fit: each has a header of 8 bytes. A reading that found half of them may have
 /// come after a time at which there was no room.

@@ -37,6 +37,7 @@ use socket2::SockRef;
 use crate::{
     address::{self, SockCookie},
     attach::{AttachError, program, refused},
+    causes::causes,
     listeners::Mark,
     load,
     maps::MapsError,
@@ -372,7 +373,7 @@ impl Splice {
         };
         let mut maps = self.carrier.maps();
         let written = maps.orders.insert(self.id, PodOf(slot), IN_PLACE);
-        written.map_err(|e| SpliceRefusal::Kernel(e.to_string()))
+        written.map_err(|e| kernel(causes(&e)))
     }
 
     /// Bytes that the kernel has moved so far.
@@ -383,7 +384,7 @@ impl Splice {
 
     pub(crate) fn kernels(&self) -> Result<PodOf<abi::Splice>, SpliceRefusal> {
         let read = self.carrier.maps().splices.get(&self.id, 0);
-        read.map_err(|e| SpliceRefusal::Kernel(e.to_string()))
+        read.map_err(|e| kernel(causes(&e)))
     }
 
     /// Whether what was redirected to the near application is all in its stream, so that what the

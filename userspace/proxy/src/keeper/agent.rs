@@ -22,10 +22,10 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use dataplane::Splicer;
 use parking_lot::{Mutex, MutexGuard};
-use telemetry::Metrics;
+use telemetry::{Metrics, Rarely};
 use tokio::{runtime, sync::mpsc, task::AbortHandle, time};
 
 use super::{
@@ -50,6 +50,13 @@ const SETTLE_LOOK: Duration = Duration::from_millis(2);
 const BUSY_LOOKS: u32 = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
+/// The pause after no keeper could be had, as for want of descriptors.
+const MEET_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Lines about that, and about messages of a keeper that cannot be received.
+static NOT_MET: Rarely = Rarely::failing();
+static UNHEARD: Rarely = Rarely::failing();
+
 /// A flow that the keeper gives to this agent.
 pub struct Adopted {
     /// The flow's state when it was enrolled.
@@ -73,7 +80,7 @@ struct Inner {
     /// once.
     queue: mpsc::UnboundedSender<Parcel>,
     waiting: AtomicUsize,
-    /// Set when there is no keeper, or it has died.
+    /// Set when no keeper could be had so far, or it has died.
     gone: AtomicBool,
     /// Set when the agent ends: its flows are the keeper's from then on.
     left: AtomicBool,
@@ -245,6 +252,11 @@ impl Keeper {
         }
     }
 
+    /// Counts the flows that the keeper has, and those that wait to be sent to it.
+    pub fn kept_flows(&self) -> usize {
+        self.0.kept.lock().len()
+    }
+
     /// Leaves the flows that the kernel carries to the keeper, because this agent ends.
     pub fn leave(&self) {
         if self.0.gone.load(SeqCst) {
@@ -310,8 +322,7 @@ async fn talk(
     mut queued: mpsc::UnboundedReceiver<Parcel>,
     adopted: &mpsc::UnboundedSender<Adopted>,
 ) -> anyhow::Result<()> {
-    let (link, child) = meet(control, log_format).await?;
-    link.lasts()?;
+    let (link, child) = meet_at_last(keeper, control, log_format).await;
     let mut next: Option<Parcel> = None;
     // Sends and receives at the same time: two processes that wait for each other to read would
     // wait for ever.
@@ -322,7 +333,9 @@ async fn talk(
                 Ok(None) => break,
                 // The keeper lives, and gives flows.
                 Err(error) => {
-                    tracing::error!(%error, "the keeper cannot be heard");
+                    UNHEARD.say(|not_said_before| {
+                        tracing::error!(%error, not_said_before, "the keeper cannot be heard");
+                    });
                     time::sleep(BUSY_PAUSE).await;
                 }
             },
@@ -418,28 +431,60 @@ fn hear(keeper: &Keeper, (message, fds): Parcel, adopted: &mpsc::UnboundedSender
     }
 }
 
+/// Meets a keeper, however often that fails. Flows are not kept meanwhile.
+async fn meet_at_last(keeper: &Keeper, control: &Path, log_format: &str) -> (Link, Option<Child>) {
+    loop {
+        match meet(control, log_format).await {
+            Ok(met) => {
+                keeper.0.gone.store(false, SeqCst);
+                return met;
+            }
+            Err(error) => NOT_MET.say(|not_said_before| {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    not_said_before,
+                    "no keeper can be had, and is asked for every second: flows that are spliced until then end with this agent"
+                );
+            }),
+        }
+        keeper.0.gone.store(true, SeqCst);
+        time::sleep(MEET_AGAIN_AFTER).await;
+    }
+}
+
 /// Finds a keeper of this version that no agent uses, or starts one, which is then a child.
 async fn meet(control: &Path, log_format: &str) -> anyhow::Result<(Link, Option<Child>)> {
     let version = find::version();
     for _ in 0..BUSY_LOOKS {
         match adopted(control, &version).await {
-            Theirs::Adopted(link) => return Ok((link, None)),
+            Theirs::Adopted(link) => {
+                link.lasts()?;
+                return Ok((link, None));
+            }
             Theirs::Nobodys => break,
             Theirs::Busy => time::sleep(BUSY_PAUSE).await,
         }
     }
     let (ours, theirs) = Link::pair()?;
-    let child = spawn(control, log_format, theirs).context("no keeper can be started")?;
     let link = Link::new(ours)?;
+    let mut child = spawn(control, log_format, theirs).context("no keeper can be started")?;
     let hello = Message::Hello { version };
-    link.send(&(hello, Vec::new())).await?;
-    match time::timeout(START_LIMIT, link.receive()).await {
-        Ok(Ok(Some((Message::Hello { .. }, _)))) => {
-            tracing::info!(pid = child.id(), "keeper started");
-            Ok((link, Some(child)))
-        }
-        other => bail!("the keeper does not begin: {other:?}"),
+    let begun = async {
+        link.send(&(hello, Vec::new())).await?;
+        let answer = time::timeout(START_LIMIT, link.receive()).await;
+        let has_begun = matches!(answer, Ok(Ok(Some((Message::Hello { .. }, _)))));
+        ensure!(has_begun, "the keeper does not begin: {answer:?}");
+        link.lasts()?;
+        anyhow::Ok(())
+    };
+    if let Err(error) = begun.await {
+        // It has no flow.
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(error);
     }
+    tracing::info!(pid = child.id(), "keeper started");
+    Ok((link, Some(child)))
 }
 
 /// The outcome of asking the keepers that exist already.

@@ -1,16 +1,20 @@
 //! Shortcuts whose agents are dead or do not run: sockets leave the sockmaps whose readers FIONREAD may not tell of what
 //! waits.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use dataplane::{readers::LOOK_EVERY, shortcut::ShortcutReaders};
+use telemetry::Rarely;
 use tokio::time::{self, Instant};
 
 /// The most shortcuts that are looked after, one for each agent that has died and left sockets.
 const MOST: usize = 16;
 
-/// The pause after a look that has failed.
-const NOT_AGAIN_FOR: Duration = Duration::from_secs(60);
+/// The pause after a look that has failed, as for want of descriptors: some readers wait for it.
+const NOT_AGAIN_FOR: Duration = Duration::from_secs(1);
+
+/// Lines about such looks.
+static FAILED: Rarely = Rarely::failing();
 
 /// A shortcut, and when to look at it.
 struct Timed {
@@ -73,7 +77,7 @@ impl Shortcuts {
                 return true;
             }
             let pause = orphan.readers.look(|_| ()).unwrap_or_else(|error| {
-                tracing::warn!(%error, "nobody looks after readers on the shortcut for a while");
+                not_looked(&error);
                 NOT_AGAIN_FOR
             });
             orphan.next = Instant::now() + pause;
@@ -83,7 +87,7 @@ impl Shortcuts {
             let was_away = self.is_agent_away;
             // It is kept whatever fails: when the agent dies somebody has to go on with it.
             let looked = look_beside(&mut timed.readers).unwrap_or_else(|error| {
-                tracing::warn!(%error, "nobody looks after readers on the shortcut for a while, should the agent not run");
+                not_looked(&error);
                 (was_away, NOT_AGAIN_FOR)
             });
             self.is_agent_away = looked.0;
@@ -97,9 +101,19 @@ impl Shortcuts {
     }
 }
 
+fn not_looked(error: &io::Error) {
+    FAILED.say(|not_said_before| {
+        tracing::warn!(
+            %error,
+            not_said_before,
+            "the look after readers on the shortcut fails, and is tried again every second"
+        );
+    });
+}
+
 /// Looks in the place of an agent that lives, if it has not said so in time and somebody is on its shortcut. Returns
 /// whether it has looked, and the pause until this is to be called again.
-fn look_beside(readers: &mut ShortcutReaders) -> std::io::Result<(bool, Duration)> {
+fn look_beside(readers: &mut ShortcutReaders) -> io::Result<(bool, Duration)> {
     let stays_open = readers.stays_open()?;
     if !stays_open.is_zero() {
         return Ok((false, stays_open.max(LOOK_EVERY)));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dataplane::{Adopted, NotAdopted};
 use policy::RuleName;
-use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use telemetry::{counters_by, series_of};
 
 /// The metrics of tapped flows.
@@ -17,6 +17,7 @@ pub struct TapMetrics {
     pub(super) left_out: GaugeVec,
     pub(super) adopted: IntCounterVec,
     pub(super) not_adopted: IntGaugeVec,
+    pub(super) failed_waits: IntCounter,
 }
 
 impl TapMetrics {
@@ -61,6 +62,7 @@ impl TapMetrics {
             )?,
             not_adopted: not_adopted(registry)?,
             left_out: left_out(registry)?,
+            failed_waits: failed_waits(registry)?,
         })
     }
 
@@ -128,6 +130,16 @@ impl TapMetrics {
             );
         }
     }
+}
+
+fn failed_waits(registry: &Registry) -> prometheus::Result<IntCounter> {
+    let counter = IntCounter::new(
+        "underpass_tap_failed_waits_total",
+        "Times that copies of tapped flows could not be waited for, for want of memory or descriptors. They were looked for \
+         every few milliseconds until they could.",
+    )?;
+    registry.register(Box::new(counter.clone()))?;
+    Ok(counter)
 }
 
 fn left_out(registry: &Registry) -> prometheus::Result<GaugeVec> {

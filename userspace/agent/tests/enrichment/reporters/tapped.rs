@@ -13,7 +13,7 @@ use sandbox::{Agent, Sandbox};
 
 use super::*;
 use crate::{
-    common::{BINARY, accept, wire::host_with},
+    common::{BINARY, accept, wire::host_with, without_descriptors},
     trace::collector::{Collector, Says, listen, text},
 };
 
@@ -332,6 +332,34 @@ fn idle_connections_wake_nobody() {
             rows.as_array().unwrap().iter().any(|row| row["count"] == 1)
         });
         assert!(wake_ups(pid) > before);
+    });
+}
+
+#[test]
+fn a_reader_that_cannot_wait_reads_on() {
+    host(|host| {
+        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
+        let mut c = begin(host, 4);
+        let mut ask = || {
+            c.client_sends(&query(4, 1, SELECT));
+            c.server_sends(&rows(4, 1, 1));
+        };
+        ask();
+        eventually("it is read", || told_selects(host) == 1);
+        let failure = "copies of tapped flows cannot be waited for";
+        without_descriptors(&host.agent, || {
+            // It sleeps, and finds out when it is to wait again.
+            ask();
+            host.agent.wait_for_log(failure).unwrap();
+            ask();
+        });
+        eventually("all is read", || told_selects(host) == 3);
+        ask();
+        eventually("it reads on", || told_selects(host) == 4);
+        assert_eq!(host.agent.log().matches(failure).count(), 1);
+        let failed = host.agent.metric("underpass_tap_failed_waits_total");
+        assert_eq!(failed.unwrap(), 1.0);
+        c.ends();
     });
 }
 

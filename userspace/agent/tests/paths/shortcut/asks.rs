@@ -34,6 +34,34 @@ fn a_reader_that_asks_first_gets_everything_on_either_side() {
     assert!(safer(&agent, "reader_stalled") > 0);
 }
 
+/// For longer than looks go on after a spill.
+const WITHOUT: Duration = Duration::from_millis(1_500);
+
+#[test]
+fn a_reader_that_asks_gets_everything_when_the_agent_has_descriptors_again() {
+    let hosts = Hosts::new();
+    let listener = listen(&hosts, Family::V4);
+    let agent = hosts.agent(&shortcut(&[port(&listener)]));
+    agent
+        .wait_for_log("the keeper has the shortcut's sockets")
+        .unwrap();
+    let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
+    exchange(&mut client, &mut server);
+    let told = || rustix::io::ioctl_fionread(&client).unwrap();
+    without_descriptors(&agent, || {
+        // In bulk, by TCP, and not read.
+        server.write_all(&[1; 100_000]).unwrap();
+        thread::sleep(WITHOUT);
+        assert!(told() < 100_000);
+    });
+    eventually("FIONREAD tells all", || told() == 100_000);
+    let log = agent.log();
+    let is_failure = |line: &&str| line.contains("the upkeep of the shortcut fails");
+    let failures: Vec<&str> = log.lines().filter(is_failure).collect();
+    assert_eq!(failures.len(), 1, "{failures:#?}");
+    assert!(failures[0].contains("os error 24"), "{failures:#?}");
+}
+
 /// The client's end is enrolled before anybody knows whether the database's will come.
 #[test]
 fn a_client_whose_database_does_not_come_leaves() {
