@@ -56,6 +56,7 @@ const OTHER_PAGES: &str = "\
 - [Frames](frames.md): frames per second through the decoder, and their allocations.
 - [Exports](exports.md): the ways out of the I/O threads.
 - [Upgrades under load](upgrades.md): requests of drivers while agents take over from one another.
+- [A soak](soak.md): clients on all paths at once, while one fault follows another.
 - [Where the time goes](../../docs/where-time-goes.md): profiles, with flame graphs.
 - [full.json.gz](full.json.gz): the raw data, with every round and a histogram of each path.
 ";

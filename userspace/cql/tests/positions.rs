@@ -219,9 +219,10 @@ fn what_cannot_be_cut_is_lost_for_good() {
     let started = |version| Flow::started(version).decoder.unread().unwrap().responses;
     let good = frame(0x84, 0, 1, RESULT, &[]);
     let too_long = [0x84, 0, 0, 1, RESULT, 0x7F, 0, 0, 0];
+    let longest = [0x84, 0, 0, 1, RESULT, 0xFF, 0xFF, 0xFF, 0xFF];
     let other_direction = frame(4, 0, 1, RESULT, &[]);
     let other_version = frame(0x83, 0, 1, RESULT, &[]);
-    for bad in [&too_long[..], &other_direction, &other_version] {
+    for bad in [&too_long[..], &longest, &other_direction, &other_version] {
         for cut in 0..=bad.len() {
             let mut position = started(4);
             position.walk(&bad[..cut]);

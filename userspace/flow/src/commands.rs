@@ -146,6 +146,11 @@ impl CommandSlot {
         };
     }
 
+    /// Whether the flow has ended.
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }

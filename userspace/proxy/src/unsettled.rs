@@ -85,12 +85,13 @@ impl Unsettled {
     }
 }
 
-/// The flow, if it is still there and unsettled. What the kernel has carried is counted later, so a flow that it
+/// The flow, if it has not ended, and is unsettled. What the kernel has carried is counted later, so a flow that it
 /// carries is settled.
 fn unsettled(flow: &Weak<Flow>) -> Option<Arc<Flow>> {
     let is_silent = |flow: &Flow| flow.to_client.load(Relaxed) == 0 && flow.path() != Path::Splice;
     let flow = flow.upgrade()?;
-    (flow.is_logging_in() || is_silent(&flow)).then_some(flow)
+    let goes_on = !flow.commands.is_closed();
+    (goes_on && (flow.is_logging_in() || is_silent(&flow))).then_some(flow)
 }
 
 /// Closes unsettled flows in time. Runs for ever.
@@ -176,17 +177,19 @@ mod tests {
     #[test]
     fn a_full_agent_sends_away_the_oldest_that_have_had_their_grace_and_no_more_than_it_must() {
         let unsettled = Unsettled::new(TIMEOUT);
-        let flows: Vec<_> = (0..5).map(flow).collect();
+        let flows: Vec<_> = (0..6).map(flow).collect();
         flows.iter().for_each(|flow| unsettled.enter(flow));
         begins(&flows[0]);
         begins(&flows[1]);
         logs_in(&flows[1]);
+        // Its sockets are being closed.
+        flows[2].commands.close();
         let now = Instant::now();
         assert!(unsettled.sweep(now, 2));
-        assert_eq!(closing(&flows), [None; 5]);
+        assert_eq!(closing(&flows), [None; 6]);
         assert!(unsettled.sweep(now + GRACE, 2));
         let made = Some(CloseReason::MadeRoom);
-        assert_eq!(closing(&flows), [made, None, made, None, None]);
+        assert_eq!(closing(&flows), [made, None, None, made, None, None]);
     }
 
     #[test]

@@ -209,7 +209,8 @@ impl FramePosition {
     fn frame_bytes(&self, header: &[u8]) -> Option<u32> {
         let [first, _, _, _, _, l0, l1, l2, l3] = *header.first_chunk::<HEADER_BYTES>()?;
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
-        (first == self.first && length <= MAX_BODY_BYTES).then_some(length + HEADER_BYTES as u32)
+        let is_frame = first == self.first && length <= MAX_BODY_BYTES;
+        is_frame.then(|| length + HEADER_BYTES as u32)
     }
 }
 

@@ -310,6 +310,12 @@ fn write(choices: &mut Choices<'_>, is_bound: bool) -> Made {
 }
 
 impl Request {
+    /// Whether a USE is prepared that is not the input's own.
+    pub fn is_prepared_use(&self) -> bool {
+        let is_use = self.texts.iter().any(|text| text.starts_with("USE "));
+        self.kind == Kind::Prepare && is_use && !self.is_free
+    }
+
     fn add(&mut self, made: Made) {
         self.texts.push(made.text);
         self.values.push(made.values);

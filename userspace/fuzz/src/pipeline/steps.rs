@@ -119,7 +119,11 @@ impl Steps {
 
     /// Whether a request is refused. None: that depends on more than the request.
     pub fn refuses(&self, request: &Request) -> Option<bool> {
-        (self.refuses)(request)
+        // The page of `rewrite`: a USE that is prepared would give the session a name of the database's.
+        match self.renamed && request.is_prepared_use() {
+            true => Some(true),
+            false => (self.refuses)(request),
+        }
     }
 }
 

@@ -61,6 +61,8 @@ pub(in super::super) async fn carry(
     let end = to_the_end(&mut relay, &mut ride, &near, far).await;
     ride.count(&relay);
     relay.finish();
+    // Its sides may take a while to close.
+    flow.commands.close();
     let FlowEnd::Closed { reason, far } = end else {
         return; // Another agent goes on with it.
     };
