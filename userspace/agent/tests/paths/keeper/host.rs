@@ -91,7 +91,8 @@ pub fn until(what: &str, holds: impl FnMut() -> bool) {
 
 /// Waits; `instead` tells what holds where it does not come about.
 fn until_or(what: &str, mut holds: impl FnMut() -> bool, instead: impl Fn() -> String) {
-    let deadline = Instant::now() + PATIENCE;
+    // Agents begin anew several times, each with a trial of 64 MiB by every engine.
+    let deadline = Instant::now() + 3 * PATIENCE;
     while !holds() {
         assert!(
             Instant::now() < deadline,
