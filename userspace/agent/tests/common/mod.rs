@@ -6,6 +6,7 @@
 )]
 
 pub mod asking;
+pub mod cassandra;
 pub mod certs;
 pub mod frames;
 pub mod front;

@@ -1,9 +1,10 @@
-//! The node that `cargo xtask test` provides, and an agent before it.
+//! An agent before the node that `cargo xtask test` provides.
 
-use std::{net::SocketAddr, path::Path};
+use std::path::Path;
 
-use sandbox::skip;
 use sandbox::{Agent, Cgroup};
+
+pub use super::provided::Cassandra;
 
 /// The one rule's name.
 pub const RULE: &str = "cassandra";
@@ -31,25 +32,7 @@ pub const PIPELINE: &str = "pipeline = [
   { transform = \"trace\", endpoint = \"http://127.0.0.1:1\", sample = 1 },
 ]";
 
-/// A node, and its superuser.
-pub struct Cassandra {
-    pub addr: SocketAddr,
-    pub user: String,
-    pub password: String,
-}
-
 impl Cassandra {
-    /// None: there is none, and `test` is skipped.
-    pub fn provided(test: &str) -> Option<Self> {
-        Some(Self {
-            addr: skip::provided(test, "UNDERPASS_CASSANDRA")?
-                .parse()
-                .unwrap(),
-            user: skip::provided(test, "UNDERPASS_CASSANDRA_USER")?,
-            password: skip::provided(test, "UNDERPASS_CASSANDRA_PASSWORD")?,
-        })
-    }
-
     /// An agent whose one rule is for connections from `cgroup` to this node.
     pub fn agent<'a>(&self, cgroup: &'a Cgroup, action: &str, fail: &str) -> Agent<'a> {
         self.agent_with(cgroup, action, fail, "")

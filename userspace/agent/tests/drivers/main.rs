@@ -29,6 +29,8 @@ mod operating;
 mod paced;
 mod program;
 mod protect;
+#[path = "../common/cassandra.rs"]
+mod provided;
 mod python;
 mod rust;
 mod scylla;

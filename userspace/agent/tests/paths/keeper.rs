@@ -70,6 +70,26 @@ fn the_next_agent_adopts_them() {
 }
 
 #[test]
+fn a_keeper_that_takes_long_to_answer_is_asked_again() {
+    // Longer than an agent waits for one answer.
+    const SILENCE: Duration = Duration::from_secs(7);
+    let host = Host::new();
+    let mut agent = host.agent("auto");
+    let traffic = host.traffic(&agent, 2);
+    let keeper = nix::unistd::Pid::from_raw(keepers(&agent).remove(0) as i32);
+    nix::sys::signal::kill(keeper, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    agent.kill().unwrap();
+    agent.restart().unwrap();
+    std::thread::sleep(SILENCE);
+    nix::sys::signal::kill(keeper, nix::sys::signal::Signal::SIGCONT).unwrap();
+    until("they are adopted", || flows(&agent).len() == 2);
+    assert_eq!(keepers(&agent), [keeper.as_raw() as u32]);
+    flow_on(&traffic);
+    traffic.into_iter().for_each(Traffic::end);
+    until("they have ended", || flows(&agent).is_empty());
+}
+
+#[test]
 fn a_clean_stop_leaves_what_rides_to_the_keeper() {
     for engine in ENGINES {
         let host = Host::new();

@@ -9,7 +9,7 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::FileTypeExt,
     },
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
         Arc,
@@ -19,7 +19,7 @@ use std::{
         },
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail, ensure};
@@ -47,7 +47,12 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 /// The interval at which that is looked at.
 const SETTLE_LOOK: Duration = Duration::from_millis(2);
 
-const BUSY_LOOKS: u32 = 20;
+/// The time within which a keeper that has flows is asked for them again, because it says nothing, or that its agent lives:
+/// on a busy machine a death takes seconds to be seen. Then this agent starts a keeper of its own.
+pub const ADOPTION_LIMIT: Duration = Duration::from_secs(15);
+/// The time limit for that where the keeper's agent may well live: this agent takes over from it.
+pub const ADOPTION_LIMIT_OF_UPGRADES: Duration = Duration::from_secs(2);
+
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The pause after no keeper could be had, as for want of descriptors.
@@ -56,6 +61,7 @@ const MEET_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Lines about that, and about messages of a keeper that cannot be received.
 static NOT_MET: Rarely = Rarely::failing();
 static UNHEARD: Rarely = Rarely::failing();
+static OTHER_VERSION: Rarely = Rarely::failing();
 
 /// A flow that the keeper gives to this agent.
 pub struct Adopted {
@@ -94,6 +100,14 @@ struct Engine {
     splices: Splicer,
     /// The task that reads the calls of an adopted engine.
     reader: Option<AbortHandle>,
+}
+
+/// A keeper that is looked for, or started.
+struct Wanted {
+    /// The agent's control socket, next to which keepers are.
+    control: PathBuf,
+    limit: Duration,
+    log_format: &'static str,
 }
 
 /// The hold on a flow: the keeper has the flow's sockets until this is dropped.
@@ -137,13 +151,14 @@ impl Drop for Kept {
 }
 
 impl Keeper {
-    /// Finds a keeper next to the control socket, or starts one, with the format of this agent's log. `adopted` gets the
-    /// flows that it has.
+    /// Finds a keeper next to the control socket within `limit`, or starts one, with the format of this agent's log.
+    /// `adopted` gets the flows that it has.
     ///
     /// # Errors
     /// No thread can be started for it.
     pub fn start(
         control: &Path,
+        limit: Duration,
         log_format: &'static str,
         metrics: &Metrics,
         adopted: mpsc::UnboundedSender<Adopted>,
@@ -161,12 +176,18 @@ impl Keeper {
         let runtime = runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let (control, task) = (control.to_owned(), keeper.clone());
+        let (wanted, task) = (
+            Wanted {
+                control: control.to_owned(),
+                limit,
+                log_format,
+            },
+            keeper.clone(),
+        );
         thread::Builder::new()
             .name("keeper".into())
             .spawn(move || {
-                let talked =
-                    runtime.block_on(talk(&task, (&control, log_format), queued, &adopted));
+                let talked = runtime.block_on(talk(&task, &wanted, queued, &adopted));
                 task.0.note_gone();
                 if let Err(error) = talked {
                     tracing::warn!(
@@ -318,11 +339,11 @@ impl Inner {
 /// Talks with the keeper until it has gone.
 async fn talk(
     keeper: &Keeper,
-    (control, log_format): (&Path, &str),
+    wanted: &Wanted,
     mut queued: mpsc::UnboundedReceiver<Parcel>,
     adopted: &mpsc::UnboundedSender<Adopted>,
 ) -> anyhow::Result<()> {
-    let (link, child) = meet_at_last(keeper, control, log_format).await;
+    let (link, child) = meet_at_last(keeper, wanted).await;
     let mut next: Option<Parcel> = None;
     // Sends and receives at the same time: two processes that wait for each other to read would
     // wait for ever.
@@ -432,9 +453,9 @@ fn hear(keeper: &Keeper, (message, fds): Parcel, adopted: &mpsc::UnboundedSender
 }
 
 /// Meets a keeper, however often that fails. Flows are not kept meanwhile.
-async fn meet_at_last(keeper: &Keeper, control: &Path, log_format: &str) -> (Link, Option<Child>) {
+async fn meet_at_last(keeper: &Keeper, wanted: &Wanted) -> (Link, Option<Child>) {
     loop {
-        match meet(control, log_format).await {
+        match meet(wanted).await {
             Ok(met) => {
                 keeper.0.gone.store(false, SeqCst);
                 return met;
@@ -453,21 +474,26 @@ async fn meet_at_last(keeper: &Keeper, control: &Path, log_format: &str) -> (Lin
 }
 
 /// Finds a keeper of this version that no agent uses, or starts one, which is then a child.
-async fn meet(control: &Path, log_format: &str) -> anyhow::Result<(Link, Option<Child>)> {
+async fn meet(wanted: &Wanted) -> anyhow::Result<(Link, Option<Child>)> {
     let version = find::version();
-    for _ in 0..BUSY_LOOKS {
-        match adopted(control, &version).await {
+    let begun = Instant::now();
+    loop {
+        match adopted(&wanted.control, &version).await {
             Theirs::Adopted(link) => {
                 link.lasts()?;
                 return Ok((link, None));
             }
             Theirs::Nobodys => break,
-            Theirs::Busy => time::sleep(BUSY_PAUSE).await,
+            Theirs::NotYet(why) if begun.elapsed() >= wanted.limit => {
+                tracing::warn!(why, "a keeper is left alone");
+                break;
+            }
+            Theirs::NotYet(_) => time::sleep(BUSY_PAUSE).await,
         }
     }
     let (ours, theirs) = Link::pair()?;
     let link = Link::new(ours)?;
-    let mut child = spawn(control, log_format, theirs).context("no keeper can be started")?;
+    let mut child = spawn(wanted, theirs).context("no keeper can be started")?;
     let hello = Message::Hello { version };
     let begun = async {
         link.send(&(hello, Vec::new())).await?;
@@ -491,8 +517,8 @@ async fn meet(control: &Path, log_format: &str) -> anyhow::Result<(Link, Option<
 enum Theirs {
     /// A keeper has taken this agent.
     Adopted(Link),
-    /// A keeper has not seen yet that the agent before is dead.
-    Busy,
+    /// A keeper may take this agent soon, and the reason why it has not.
+    NotYet(&'static str),
     /// No keeper is for this agent.
     Nobodys,
 }
@@ -508,12 +534,17 @@ async fn adopted(control: &Path, version: &str) -> Theirs {
                 tracing::info!("a keeper has flows of an agent before this one");
                 return Theirs::Adopted(link);
             }
-            Some(Message::Hello { version: other }) => tracing::warn!(
-                other,
-                "a keeper of another version stays with its flows until they end"
-            ),
-            Some(Message::Busy) => theirs = Theirs::Busy,
-            answer => tracing::warn!(?answer, "a keeper is left alone"),
+            Some(Message::Hello { version: other }) => OTHER_VERSION.say(|not_said_before| {
+                tracing::warn!(
+                    other,
+                    not_said_before,
+                    "a keeper of another version stays with its flows until they end"
+                );
+            }),
+            Some(Message::Busy) => theirs = Theirs::NotYet("its agent lives"),
+            Some(answer) => tracing::warn!(?answer, "a keeper is left alone"),
+            // Who has ended is not found again.
+            None => theirs = Theirs::NotYet("it does not answer"),
         }
     }
     theirs
@@ -521,11 +552,11 @@ async fn adopted(control: &Path, version: &str) -> Theirs {
 
 /// Starts a keeper. The link is its standard input, so that no other process can be its agent
 /// before this one.
-fn spawn(control: &Path, log_format: &str, link: OwnedFd) -> io::Result<Child> {
-    let control = std::path::absolute(control)?;
+fn spawn(wanted: &Wanted, link: OwnedFd) -> io::Result<Child> {
+    let control = std::path::absolute(&wanted.control)?;
     let mut command = Command::new("/proc/self/exe");
     command.arg("keep").arg("--control").arg(control);
-    command.arg("--log-format").arg(log_format);
+    command.arg("--log-format").arg(wanted.log_format);
     command.stdin(Stdio::from(link)).stdout(Stdio::null());
     command.stderr(log_of_its_own()?);
     command.spawn()

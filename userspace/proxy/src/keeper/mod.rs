@@ -22,7 +22,9 @@ mod protocol;
 mod shortcuts;
 mod snapshot;
 
-pub use agent::{Adopted, Keeper, Kept, NotKept, WAITING};
+pub use agent::{
+    ADOPTION_LIMIT, ADOPTION_LIMIT_OF_UPGRADES, Adopted, Keeper, Kept, NotKept, WAITING,
+};
 pub use find::{Found, end_all, find};
 pub use process::run;
 pub use snapshot::FlowSnapshot;

@@ -16,10 +16,11 @@ use tokio::{
 
 use crate::log::Log;
 
-/// Returns the keeper, which outlives the agent with the flows that the kernel carries. Starts it, if it is not yet. None,
-/// which is logged, where no thread can be started for it.
+/// Returns the keeper, which outlives the agent with the flows that the kernel carries. Starts it, if it is not yet, once
+/// those of an agent before have been asked for `limit`. None, which is logged, where no thread can be started for it.
 pub(super) fn keeper<'a>(
     control: &Path,
+    limit: Duration,
     log: &Log,
     shared: &'a ProxyContext,
     give: &mpsc::UnboundedSender<Adopted>,
@@ -27,6 +28,7 @@ pub(super) fn keeper<'a>(
     if shared.keeper.get().is_none() {
         match Keeper::start(
             control,
+            limit,
             log.format().as_str(),
             &shared.metrics,
             give.clone(),

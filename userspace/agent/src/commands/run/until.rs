@@ -7,7 +7,10 @@ use std::{
 };
 
 use dataplane::{Dataplane, Splicer};
-use proxy::ProxyContext;
+use proxy::{
+    ProxyContext,
+    keeper::{ADOPTION_LIMIT, ADOPTION_LIMIT_OF_UPGRADES},
+};
 use tokio::{signal::unix::Signal, sync::mpsc, time};
 
 use super::{
@@ -98,7 +101,11 @@ impl Serving {
         let shared = &shared;
         let metrics = &shared.metrics;
         let (give, adopted) = mpsc::unbounded_channel();
-        let keeper = || keeper(&control_path, &log, shared, &give);
+        let limit = match link.is_some() {
+            true => ADOPTION_LIMIT_OF_UPGRADES,
+            false => ADOPTION_LIMIT,
+        };
+        let keeper = || keeper(&control_path, limit, &log, shared, &give);
         let keep_spliced = |splices: &Splicer| {
             if let Some(keeper) = keeper() {
                 keeper.has(splices);

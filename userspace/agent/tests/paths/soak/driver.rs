@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use sandbox::skip;
 use scylla::client::session_builder::SessionBuilder;
 
 use super::{log::TroubleKind, routes::Needs, run::Run, workload};
+pub use crate::common::cassandra::Cassandra;
 
 /// The route's name.
 pub const NAME: &str = "driver";
@@ -23,25 +23,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 const KEYSPACE: &str = "underpass_soak";
 
-/// A node, and who logs in there.
-pub struct Cassandra {
-    pub addr: SocketAddr,
-    user: String,
-    password: String,
-}
-
 impl Cassandra {
-    /// None: there is none, and `test` goes without it.
-    pub fn provided(test: &str) -> Option<Self> {
-        Some(Self {
-            addr: skip::provided(test, "UNDERPASS_CASSANDRA")?
-                .parse()
-                .unwrap(),
-            user: skip::provided(test, "UNDERPASS_CASSANDRA_USER")?,
-            password: skip::provided(test, "UNDERPASS_CASSANDRA_PASSWORD")?,
-        })
-    }
-
     /// The rule for its connections.
     pub fn rule(&self) -> String {
         format!(
