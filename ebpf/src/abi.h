@@ -94,6 +94,8 @@ enum up_limit {
 	/* For how long data may find the listener in place of the accepted socket: a kernel's race of
 	 * nanoseconds, or however long a virtual core stands still. Less than TCP takes to send again. */
 	UP_FRESH_NS = 100000000,
+	/* A SYN that is held is told again after so long. */
+	UP_TOLD_AGAIN_NS = 500000000,
 	/* IP header (no options: 20 or 40) and TCP header (at most 60). */
 	UP_SYN_BYTES = 120,
 	UP_COMM_BYTES = 16,
@@ -517,7 +519,7 @@ struct up_connect {
 	__u8 bound;
 	/* The application had bound it to a port of its choice. */
 	__u8 bound_port;
-	/* The SYN was handed to the agent and is being held. */
+	/* The SYN was handed to the agent and is being held: in which half second, by a clock of 255 of them. */
 	__u8 held;
 	__u8 generation;
 	/* Observed, and the agent gets a copy of what passes: as a rule's. */

@@ -5,7 +5,8 @@
  * The agent lists the connections of its namespace (sock_diag), finds by the policy which are to be observed, and
  * enters those into `adoptions` by their sockets' cookies. Run over the namespace's sockets, this marks each of
  * them for the meter, as connect() would have done. Nothing is done to the connection. Each direction is
- * joined at the next packet that begins with a header (meter.h, resume).
+ * joined at the next packet that begins with a header (meter.h, resume). Of a connection that was observed, and is to be
+ * tapped, the kernel knows where headers are.
  *
  * A connection of which the kernel cannot be asked to tell the end is not adopted: nobody would ever
  * take its meter away.
@@ -34,6 +35,20 @@ static __always_inline void join_reading(struct up_cursor *at, __u32 seq)
 	at->framing = UP_FRAMING_ANY;
 }
 
+/* A connection that is observed is tapped from now on, if its rule wants that. Its counts go on. What is tapped already
+ * keeps the rule with which it began. */
+static __always_inline __u32 tap_observed(struct tcp_sock *tp, struct up_meter *m, const struct up_connect *by)
+{
+	struct up_observed *o = bpf_sk_storage_get(&observed, tp, 0, 0);
+
+	if (!o || m->ended || m->connect.taps || !by->taps)
+		return UP_ADOPTED_BEFORE;
+	m->connect.slot = o->connect.slot = by->slot;
+	m->connect.generation = o->connect.generation = by->generation;
+	m->connect.taps = o->connect.taps = by->taps;
+	return UP_ADOPTED_YES;
+}
+
 static __always_inline __u32 adopt(struct sock_common *skc, struct tcp_sock *tp, struct up_adoption *a,
 				   __u64 cookie)
 {
@@ -42,8 +57,9 @@ static __always_inline __u32 adopt(struct sock_common *skc, struct tcp_sock *tp,
 	struct up_observed *o;
 	struct up_meter *m;
 
-	if (bpf_map_lookup_elem(&meters, &cookie))
-		return UP_ADOPTED_BEFORE;
+	m = bpf_map_lookup_elem(&meters, &cookie);
+	if (m)
+		return tap_observed(tp, m, &a->observed.connect);
 	if (bpf_setsockopt(skc, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags)))
 		return UP_ADOPTED_NO_END;
 	m = begin(&a->observed.connect, cookie);

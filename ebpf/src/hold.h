@@ -132,6 +132,7 @@ int hold_syn(struct __sk_buff *skb)
 	struct up_connect_key key = {};
 	struct tcp_header tcp;
 	struct up_connect *connect;
+	__u8 half_second;
 	__u64 cookie;
 	__u32 bytes;
 
@@ -158,10 +159,13 @@ int hold_syn(struct __sk_buff *skb)
 	cookie = connect->cookie;
 	if (bpf_map_lookup_elem(&releases, &cookie))
 		return PASS;
-	/* A SYN that the client sends again while it waits is told as such: for the one before there may have been no room, or
-	 * the agent had no descriptors for it. */
+	/* A SYN that the client sends again while it waits is told as such: the agent may have had no descriptors for the one
+	 * before. A client sends one again after a second; whoever sends more of them takes no more of the ring. */
+	half_second = 1 + bpf_ktime_get_ns() / UP_TOLD_AGAIN_NS % 255;
+	if (connect->held == half_second)
+		return DROP;
 	if (tell_agent(skb, connect, &key, bytes))
-		connect->held = 1;
+		connect->held = half_second;
 	else
 		count_cause(UP_CAUSE_RING_FULL);
 	return DROP;

@@ -313,7 +313,10 @@ impl Control {
             return self.reload();
         }
         match self.try_reload() {
-            Ok(()) => tracing::debug!(file = %self.file.display(), "the file has not changed"),
+            Ok(()) => {
+                tracing::debug!(file = %self.file.display(), "the file has not changed");
+                self.offer_again();
+            }
             Err(error) => self.reloaded(Err(error)),
         }
     }

@@ -274,8 +274,9 @@ fn is_live(meters: &HashMap<MapData, u64, PodOf<abi::Meter>>, cookie: SockCookie
 pub trait TapConsumer {
     /// An event of the flow with this cookie.
     fn event(&mut self, cookie: SockCookie, event: TapEvent<'_>, flows: &mut TapFlows<'_>);
-    /// All events that were there have been told.
-    fn pause(&mut self, flows: &mut TapFlows<'_>);
+    /// All events that were there have been told. Returns after which time this is to be called again though nothing
+    /// comes; None: it need not be.
+    fn pause(&mut self, flows: &mut TapFlows<'_>) -> Option<Duration>;
     /// The ring cannot be waited for, for want of memory or descriptors. The reader looks every few milliseconds until it
     /// can; it is called once until then.
     fn cannot_wait(&mut self, error: &io::Error);
@@ -287,7 +288,7 @@ impl TapReader {
         let (mut idle, mut looks) = (0, 0);
         let mut can_wait = true;
         loop {
-            let found = self.drain(consumer);
+            let (found, again) = self.drain(consumer);
             idle = if found > 0 { 0 } else { idle + 1 };
             let is_soon = looks < LOOKS_SOON || found > self.bytes / FULL;
             let waited = match idle > IDLE_LOOKS {
@@ -297,7 +298,7 @@ impl TapReader {
                 }
                 true => {
                     (idle, looks) = (0, 0);
-                    self.sleep(stop)
+                    self.sleep(stop, again)
                 }
             };
             let could_wait = std::mem::replace(&mut can_wait, waited.is_ok());
@@ -315,8 +316,8 @@ impl TapReader {
         }
     }
 
-    /// Tells what is in the ring, of so many bytes.
-    fn drain(&mut self, consumer: &mut impl TapConsumer) -> usize {
+    /// Tells what is in the ring. Returns of how many bytes that was, and after which time to look again in any case.
+    fn drain(&mut self, consumer: &mut impl TapConsumer) -> (usize, Option<Duration>) {
         let mut found = 0;
         let mut flows = TapFlows {
             meters: &self.meters,
@@ -335,14 +336,13 @@ impl TapReader {
         while let Some(bytes) = self.ring.next(&mut told) {
             found += bytes;
         }
-        consumer.pause(&mut flows);
-        found
+        (found, consumer.pause(&mut flows))
     }
 
-    /// Sleeps until the kernel has something. Whether to stop.
-    fn sleep(&mut self, stop: &PipeReader) -> io::Result<bool> {
+    /// Sleeps until the kernel has something, and no longer than this. Whether to stop.
+    fn sleep(&mut self, stop: &PipeReader, most: Option<Duration>) -> io::Result<bool> {
         self.say(1)?;
-        let stopped = self.wait(stop, None, true);
+        let stopped = self.wait(stop, most, true);
         self.say(0)?;
         stopped
     }

@@ -26,6 +26,9 @@ pub(crate) const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// A node tells of a change several times, and before its own tables have it.
 pub(crate) const SETTLE: Duration = Duration::from_millis(500);
 
+/// The time over which the agents of a fleet spread their readings after that.
+const SPREAD: Duration = Duration::from_secs(1);
+
 /// Nodes that are tried before a look-up has failed: where so many are away, others are, too.
 const MAX_TRIED: usize = 16;
 
@@ -125,7 +128,8 @@ impl Control {
             () = sleep_until(next) => {}
             told = session.event() => {
                 let pause = match told {
-                    Ok(()) => SETTLE,
+                    // Each agent of a fleet hears of it at once.
+                    Ok(()) => SETTLE + SPREAD.mul_f64(fastrand::f64()),
                     Err(_) => {
                         self.short_sessions = match session.age() < SHORT_SESSION {
                             true => self.short_sessions.saturating_add(1),

@@ -73,7 +73,10 @@ impl Session {
         let channel = channel(to, first, answer)?;
         let mut options = ConnectOptions::new().with_require_leader(true);
         if let Some((user, password)) = settings.password()? {
-            options = options.with_user(user, password.as_str());
+            // etcd forgets its tokens after minutes in which nothing was asked, as while a watch has nothing to tell.
+            options = options
+                .with_user(user, password.as_str())
+                .with_auto_token_refresh(true);
         }
         let client = Client::from_channel(Channel::Tonic(channel), Some(options));
         let client = ask(answer, client).await?;

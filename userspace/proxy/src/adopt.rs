@@ -2,6 +2,8 @@
 
 use std::{os::fd::AsFd, sync::Arc};
 
+use flow::CloseReason;
+
 use super::{
     close,
     context::ProxyContext,
@@ -54,7 +56,8 @@ pub(super) async fn adopt(shared: &Arc<ProxyContext>, adopted: Adopted, workers:
     let adoption = Adoption { resumed, kept };
     let entered = Entered::adopted(shared, flow, snapshot.client_cookie(), permit, adoption);
     if let Some(mark) = denied {
-        tracing::info!(flow = ?entered.flow.id, %mark, "denied before it was adopted");
+        tracing::debug!(flow = ?entered.flow.id, %mark, "denied before it was adopted");
+        close::flow(&entered.flow, &shared.metrics, CloseReason::Marked);
         close::reset(&client);
         return close::reset(&database);
     }

@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 
 use dataplane::{Application, Near};
 use flow::{Flow, Handing, Path, Stays};
+use telemetry::Rarely;
 use tokio::{net::TcpStream, sync::oneshot};
 
 use super::{
@@ -17,6 +18,9 @@ use super::{
     keeper::FlowSnapshot,
     read_on::{Handed, HandedFlow, NotTaken, ReadOn},
 };
+
+/// Lines about flows that are declined: after a change of rules there may be thousands.
+static DECLINED: Rarely = Rarely::new();
 
 /// Returns why a flow would not be handed over, as far as that can be known beforehand.
 pub fn would_stay(shared: &ProxyContext, flow: &Flow) -> Option<Stays> {
@@ -80,7 +84,9 @@ pub(super) async fn hand_over(
     match answered.await {
         Ok(Ok(_)) => true,
         Ok(Err(NotTaken::Declined(why))) => {
-            tracing::info!(flow = ?flow.id, why, "the agent that has taken over does not take a flow");
+            DECLINED.say(|not_said_before| {
+                tracing::info!(flow = ?flow.id, why, not_said_before, "the agent that has taken over does not take a flow");
+            });
             flow.stay(Stays::Declined);
             false
         }

@@ -4,6 +4,7 @@ use std::{io, os::fd::OwnedFd, sync::Arc};
 
 use cql::NoPosition;
 use dataplane::Application;
+use flow::CloseReason;
 use tokio::sync::oneshot;
 
 use super::{
@@ -111,7 +112,8 @@ async fn begin(pair: Pair, workers: &Workers) {
     let Entered { shared, flow, .. } = &pair.entered;
     let denied = session::denied_before(flow, &shared.policy.borrow());
     if let Some(mark) = denied {
-        tracing::info!(flow = ?flow.id, %mark, "denied before it was handed over");
+        tracing::debug!(flow = ?flow.id, %mark, "denied before it was handed over");
+        close::flow(flow, &shared.metrics, CloseReason::Marked);
         close::reset(&pair.client);
         return close::reset(&pair.database);
     }

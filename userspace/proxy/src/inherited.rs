@@ -39,9 +39,9 @@ pub enum Inherited {
     },
 }
 
-/// Gives what another agent goes on with, in parts that each go into a message. This one keeps half of
+/// Gives what another agent goes on with, in parts that each go into a message: tokens, and statements. This one keeps half of
 /// the tokens that are left, until its flows have gone ([`give_back`]).
-pub fn bequeath(shared: &ProxyContext) -> Vec<Vec<Inherited>> {
+pub fn bequeath(shared: &ProxyContext) -> [Vec<Vec<Inherited>>; 2] {
     let texts = shared.services.prepared.texts().into_iter();
     let statements = texts.map(|kept| Inherited::Statement {
         id: kept.id.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -49,8 +49,7 @@ pub fn bequeath(shared: &ProxyContext) -> Vec<Vec<Inherited>> {
         text: (*kept.text).into(),
     });
     let spent = counted(shared, |step, now_ns| step.spent(now_ns));
-    // Tokens first: connections are the other one's already.
-    parts(spent.into_iter().chain(statements))
+    [parts(spent.into_iter()), parts(statements)]
 }
 
 /// Gives back tokens that this agent has kept for flows that have gone, in parts like those.

@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{self, ErrorKind, IoSlice, IoSliceMut},
     marker::PhantomData,
-    mem::MaybeUninit,
+    mem::{ManuallyDrop, MaybeUninit},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
 };
@@ -35,6 +35,16 @@ const BACKLOG: i32 = 16;
 pub struct Link<M> {
     socket: UnixStream,
     says: PhantomData<fn(M) -> M>,
+}
+
+/// A link that stays open though its [`Link`] may be dropped, as by a panic.
+pub struct HeldOpen(ManuallyDrop<OwnedFd>);
+
+impl HeldOpen {
+    /// Holds it no longer: the other side has ended.
+    pub fn close(self) {
+        drop(ManuallyDrop::into_inner(self.0));
+    }
 }
 
 impl<M: Serialize + DeserializeOwned> Link<M> {
@@ -75,14 +85,14 @@ impl<M: Serialize + DeserializeOwned> Link<M> {
         Ok(socketpair(domain, SocketType::SEQPACKET, flags, None)?)
     }
 
-    /// Keeps the link open until this process ends, whatever goes wrong here: to the keeper the end
-    /// of the link means that nobody carries the flows any more.
+    /// Keeps the link open until [`HeldOpen::close`], or the end of this process, whatever goes wrong here: to the keeper the
+    /// end of the link means that nobody carries the flows any more.
     ///
     /// # Errors
     /// Out of descriptors.
-    pub fn lasts(&self) -> io::Result<()> {
-        std::mem::forget(self.socket.as_fd().try_clone_to_owned()?);
-        Ok(())
+    pub fn hold_open(&self) -> io::Result<HeldOpen> {
+        let socket = self.socket.as_fd().try_clone_to_owned()?;
+        Ok(HeldOpen(ManuallyDrop::new(socket)))
     }
 
     /// Ends the connection, whoever else has it: the other side hears so.

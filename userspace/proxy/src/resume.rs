@@ -2,7 +2,7 @@
 
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
-use dataplane::Resumed;
+use dataplane::{Application, Resumed};
 use flow::Flow;
 use telemetry::Metrics;
 use tokio::net::TcpStream;
@@ -39,7 +39,12 @@ pub(crate) async fn carry_on(
     dialled: OwnedFd,
 ) -> io::Result<CarriedOn> {
     let (near, far) = flow.near().sides(stream(accepted)?, stream(dialled)?);
-    let how = (resumed, None, None);
+    let how = Onward {
+        resumed,
+        kept: None,
+        application: None,
+        shared: None,
+    };
     match to_the_end(&flow, &metrics, how, &near, far).await {
         FlowEnd::GivenAway { far } => {
             let (client, database) = flow.near().sides(near, far);
@@ -66,7 +71,12 @@ pub(super) async fn carry(
 ) {
     let (shared, flow) = (&entered.shared, &entered.flow);
     let metrics = &shared.metrics;
-    let how = (resumed, Some(kept), Some(shared.clone()));
+    let how = Onward {
+        resumed,
+        kept: Some(kept),
+        application: entered.application.clone(),
+        shared: Some(shared.clone()),
+    };
     let (near, far) = flow.near().sides(client, database);
     let FlowEnd::Closed { reason, far } = to_the_end(flow, metrics, how, &near, far).await else {
         return; // Only the keeper gives flows away.
@@ -75,19 +85,33 @@ pub(super) async fn carry(
     close::sides(flow.near(), reason, near, far).await;
 }
 
+/// A flow that another process has begun, and what an agent has of it.
+struct Onward {
+    resumed: Resumed,
+    kept: Option<Kept>,
+    application: Option<Application>,
+    shared: Option<Arc<ProxyContext>>,
+}
+
 async fn to_the_end(
     flow: &Arc<Flow>,
     metrics: &Metrics,
-    (resumed, kept, shared): (Resumed, Option<Kept>, Option<Arc<ProxyContext>>),
+    how: Onward,
     near: &TcpStream,
     far: TcpStream,
 ) -> FlowEnd {
+    let Onward {
+        resumed,
+        kept,
+        application,
+        shared,
+    } = how;
     let mut relay = Relay::new(None, flow, metrics);
     let counters = match &shared {
         Some(shared) => Counters::Shared(shared.clone()),
         None => Counters::Own(Box::new(metrics.clone())),
     };
-    let mut ride = KernelCarry::new(SpliceSource::Closed, None, flow, counters);
+    let mut ride = KernelCarry::new(SpliceSource::Closed, application, flow, counters);
     if let Err(reason) = ride.resume(&mut relay, resumed, kept, shared, &far) {
         return FlowEnd::closed(reason, far);
     }

@@ -105,7 +105,8 @@ impl ShortLegs {
     }
 }
 
-const TAKEN_BACK: &str = "it was taken back when the kernel was to carry the flow";
+const TAKEN_BACK: &str =
+    "it was taken back, so that the kernel or another agent could carry the flow";
 
 fn enter(
     spoken: &SpokenSide<'_>,

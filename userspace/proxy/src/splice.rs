@@ -124,13 +124,15 @@ impl Deref for Counters {
 /// A flow's rides with the kernel.
 pub(super) struct KernelCarry {
     source: SpliceSource,
-    /// The near application. None for a flow that is enrolled already.
+    /// The near application. None in a keeper.
     application: Option<Application>,
     flow: Arc<Flow>,
     counters: Counters,
     enrolled: Option<Enrolled>,
     /// The keeper's hold on the flow, which then outlives this process.
     kept: Option<Kept>,
+    /// The number of the keeper that was asked to hold the flow.
+    asked: Option<u32>,
     /// Set when the keeper may take the flow later.
     keep_later: bool,
     rest: Duration,
@@ -171,6 +173,7 @@ impl KernelCarry {
             counters,
             enrolled: None,
             kept: None,
+            asked: None,
             keep_later: false,
             rest: Duration::ZERO,
             resting: None,
@@ -200,7 +203,7 @@ impl KernelCarry {
         }
     }
 
-    /// Returns the near application, unless the flow was enrolled.
+    /// Returns the near application. None in a keeper.
     pub(super) fn application(&self) -> Option<&Application> {
         self.application.as_ref()
     }
@@ -222,6 +225,7 @@ impl KernelCarry {
         let splice = Arc::new(resumed.splice);
         relay.set_enrolled(splice.clone());
         relay.begins_at(resumed.position, &resumed.frame_positions, shared);
+        self.asked = kept.as_ref().and_then(Kept::by);
         self.kept = kept;
         let enrolled = self.enrolled.insert(Enrolled {
             splice,
@@ -261,7 +265,7 @@ impl KernelCarry {
         let paused = Instant::now();
         if self.enrolled.is_none() {
             self.enrol(relay, near, &far);
-        } else if self.keep_later {
+        } else if self.is_to_keep() {
             self.keep(relay, near, &far);
         }
         let Some(enrolled) = &self.enrolled else {
@@ -279,12 +283,11 @@ impl KernelCarry {
                     self.flow.set_spliced(enrolled.splice.why_not_by_sender());
                 }
                 let (splice, flow) = (enrolled.splice.clone(), self.flow.clone());
-                let keep_later = self.keep_later;
                 let read = enrolled.position(relay).from_far;
                 let has_come = || splice.has_come(read);
                 let count = || {
                     self.count(relay);
-                    keep_later
+                    self.is_to_keep()
                 };
                 let rode = ride(&splice, &flow, near, far, has_come, count).await;
                 let (far, end) = rode.map_err(|reason| FlowEnd::Closed { reason, far: None })?;
@@ -389,10 +392,21 @@ impl KernelCarry {
         }
     }
 
+    /// Whether a keeper may take the flow that has not been asked, or not when it could.
+    fn is_to_keep(&self) -> bool {
+        let another = || {
+            let number = self.context()?.keeper.get()?.number()?;
+            Some(self.asked != Some(number))
+        };
+        self.keep_later || another().unwrap_or_default()
+    }
+
     /// Gives the flow to the keeper, too, where that is possible, so that it outlives the agent.
     fn keep(&mut self, relay: &Relay, near: &TcpStream, far: &TcpStream) {
-        let (SpliceSource::Shared(shared), Some(enrolled), Some(application)) =
-            (&self.source, &self.enrolled, &self.application)
+        // Who drops the one takes the other back: the one before goes first.
+        self.kept = None;
+        let (Some(shared), Some(enrolled), Some(application)) =
+            (self.context(), &self.enrolled, &self.application)
         else {
             return;
         };
@@ -409,7 +423,9 @@ impl KernelCarry {
         let cookie = application.client_cookie();
         let snapshot = FlowSnapshot::of(&self.flow, cookie, splice, now.from_near, since);
         let (client, database) = relay.near().sides(near, far);
+        let asked = keeper.number();
         let kept = keeper.keep(snapshot, client.as_fd(), database.as_fd());
+        self.asked = asked;
         self.keep_later = matches!(kept, Err(NotKept::ForNow));
         self.kept = kept.ok();
     }

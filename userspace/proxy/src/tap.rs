@@ -11,8 +11,9 @@ mod listed;
 mod metrics;
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
     io::{self, PipeWriter},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -61,6 +62,9 @@ const LOOK_AFTER: Duration = Duration::from_secs(5);
 
 /// So many bytes take about as long to read as a packet takes by itself.
 const BYTES_LIKE_A_PACKET: u64 = 1 << 10;
+
+/// The reason why a flow is read no more whose reader has panicked.
+const PANICKED: &str = "panicked";
 
 /// Lines about what the kernel is not told, for each flow or each second.
 static NOT_SETTLED: Rarely = Rarely::failing();
@@ -144,6 +148,8 @@ struct TappedFlows {
     shared: Arc<ProxyContext>,
     metrics: TapMetrics,
     listed: ListedFlows,
+    /// Flows whose readers have panicked, until they end.
+    broken: HashSet<SockCookie>,
     /// In boxes, because a table is up to twice as large as what it has.
     flows: HashMap<SockCookie, Box<Reading>, BuildSpread>,
     looked: Instant,
@@ -175,6 +181,53 @@ struct Reading {
 
 impl TapConsumer for TappedFlows {
     fn event(&mut self, cookie: SockCookie, event: TapEvent<'_>, flows: &mut TapFlows<'_>) {
+        let reads = AssertUnwindSafe(|| self.read(cookie, event, flows));
+        if catch_unwind(reads).is_err() {
+            self.give_up(cookie);
+        }
+    }
+
+    fn pause(&mut self, flows: &mut TapFlows<'_>) -> Option<Duration> {
+        self.keep_to_budget(flows);
+        if self.looked.elapsed() >= LOOK_AFTER {
+            self.looked = Instant::now();
+            self.look_after_silent(flows);
+        }
+        // Nothing comes of those that are left out: they would be left out for ever.
+        let leaves_out = !self.budget.left_out().is_empty();
+        leaves_out.then_some(budget::LOOK_EVERY)
+    }
+
+    fn cannot_wait(&mut self, error: &io::Error) {
+        self.metrics.failed_waits.inc();
+        tracing::warn!(
+            %error,
+            "copies of tapped flows cannot be waited for, and are looked for every few milliseconds until they can"
+        );
+    }
+}
+
+impl TappedFlows {
+    fn new(
+        shared: &Arc<ProxyContext>,
+        metrics: TapMetrics,
+        budget: f64,
+        listed: ListedFlows,
+    ) -> Self {
+        Self {
+            shared: shared.clone(),
+            metrics,
+            listed,
+            broken: HashSet::new(),
+            flows: HashMap::default(),
+            looked: Instant::now(),
+            budget: Budget::new(budget),
+            budget_looked: (Instant::now(), Duration::ZERO),
+        }
+    }
+
+    /// Reads an event of a flow.
+    fn read(&mut self, cookie: SockCookie, event: TapEvent<'_>, flows: &mut TapFlows<'_>) {
         if let TapEvent::Begins(flow) = event {
             self.begin(&flow);
             return;
@@ -202,13 +255,24 @@ impl TapConsumer for TappedFlows {
         }
     }
 
-    fn pause(&mut self, flows: &mut TapFlows<'_>) {
-        self.keep_to_budget(flows);
-        if self.looked.elapsed() < LOOK_AFTER {
-            return;
+    /// Reads a flow no more: its reader has panicked. The others are read on.
+    fn give_up(&mut self, cookie: SockCookie) {
+        if self.broken.len() < MAX_FLOWS {
+            self.broken.insert(cookie);
         }
-        self.looked = Instant::now();
+        let Some(reading) = self.flows.remove(&cookie) else {
+            return;
+        };
+        self.metrics.flows.set(self.flows.len() as i64);
+        let labels = [reading.rule.as_str(), PANICKED];
+        self.metrics.stopped.with_label_values(&labels).inc();
+        tracing::error!(flow = ?reading.flow.id, "not read any more: what reads it has panicked");
+    }
+
+    /// Ends flows of which nothing comes, and that the kernel has no more.
+    fn look_after_silent(&mut self, flows: &mut TapFlows<'_>) {
         flows.sweep();
+        self.broken.retain(|cookie| flows.is_live(*cookie));
         let is_there = |cookie| self.flows.contains_key(&cookie) || flows.is_live(cookie);
         self.listed.retain(is_there);
         let now_ns = monotonic_ns();
@@ -222,33 +286,6 @@ impl TapConsumer for TappedFlows {
             .collect();
         for (cookie, at_ns) in gone {
             self.end(cookie, at_ns);
-        }
-    }
-
-    fn cannot_wait(&mut self, error: &io::Error) {
-        self.metrics.failed_waits.inc();
-        tracing::warn!(
-            %error,
-            "copies of tapped flows cannot be waited for, and are looked for every few milliseconds until they can"
-        );
-    }
-}
-
-impl TappedFlows {
-    fn new(
-        shared: &Arc<ProxyContext>,
-        metrics: TapMetrics,
-        budget: f64,
-        listed: ListedFlows,
-    ) -> Self {
-        Self {
-            shared: shared.clone(),
-            metrics,
-            listed,
-            flows: HashMap::default(),
-            looked: Instant::now(),
-            budget: Budget::new(budget),
-            budget_looked: (Instant::now(), Duration::ZERO),
         }
     }
 
@@ -292,6 +329,9 @@ impl TappedFlows {
     /// The flow with this cookie, also if its beginning was missed. None: there is none, or no more.
     fn reading(&mut self, cookie: SockCookie, flows: &TapFlows<'_>) -> Option<&mut Reading> {
         let count = self.flows.len();
+        if self.broken.contains(&cookie) {
+            return None;
+        }
         match self.flows.entry(cookie) {
             Entry::Occupied(known) => Some(known.into_mut()),
             Entry::Vacant(free) => {
@@ -426,6 +466,13 @@ impl Reading {
 
     fn packet(&mut self, direction: Direction, packet: &Packet<'_>) {
         self.at_ns = packet.at_ns;
+        if let Some(text) = &test_hooks::get().tap_panics_at {
+            let mut there = packet.bytes.windows(text.len().max(1));
+            assert!(
+                !there.any(|at| at == text.as_bytes()),
+                "a test has asked for it"
+            );
+        }
         self.load += 1 + packet.bytes.len() as u64 / BYTES_LIKE_A_PACKET;
         let (tapped, recorder) = (&mut self.tapped, &mut self.recorder);
         let steps = self.steps.as_deref_mut();

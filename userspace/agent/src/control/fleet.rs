@@ -33,8 +33,11 @@ pub(super) struct FromFleet {
     next_look: Instant,
     /// When it is looked at again though nothing else is offered. None: nothing was refused.
     look_again: Option<Instant>,
-    /// Set when files were refused. They may be right after the next change of the host's own files.
+    /// Set when files were refused. They may be right after the next change of the host's own files, or later: what they
+    /// name on the host may be there by then.
     has_refused: bool,
+    /// The reason for which the whole was refused, and its digest, once it is logged.
+    told_whole: Option<(String, String)>,
     /// Policies that are refused one by one, with the reasons that were logged.
     told: BTreeMap<String, String>,
     /// Refused policies, with what they were; and the host's own files, beside which they were refused.
@@ -49,6 +52,7 @@ impl FromFleet {
             next_look: Instant::now(),
             look_again: None,
             has_refused: false,
+            told_whole: None,
             told: BTreeMap::new(),
             refusals: Refusals::new(),
             own: Sources::default(),
@@ -100,11 +104,11 @@ impl Control {
         if let Some(offered) = offered {
             self.offer(offered).await;
         }
+        let now = Instant::now();
         if self.has_objects() {
-            let now = Instant::now();
             self.from_fleet.next_look = now + PAUSE.max(SHARE * (now - began));
-            self.from_fleet.look_again = self.from_fleet.has_refused.then(|| now + LOOK_AGAIN);
         }
+        self.from_fleet.look_again = self.from_fleet.has_refused.then(|| now + LOOK_AGAIN);
     }
 
     /// Has files looked at again that were refused, after a change of the host's own.
@@ -148,27 +152,38 @@ impl Control {
                 self.from_fleet.good = tried.good.clone();
                 self.from_fleet.has_refused = !tried.refused.is_empty();
                 self.from_fleet.told.clone_from(&tried.refused);
+                self.from_fleet.told_whole = None;
                 (None, tried.refused, Some(tried.good))
             }
             Err(error) => {
-                self.heard.fleet_metrics.refused();
                 self.from_fleet.has_refused = true;
-                tracing::error!(
-                    revision = offered.revision,
-                    digest,
-                    "cannot put the fleet's policy into force, the old one stays: {error:#}"
-                );
-                (Some(format!("{error:#}")), BTreeMap::new(), None)
+                let why = format!("{error:#}");
+                let refused = Some((digest.clone(), why.clone()));
+                if self.from_fleet.told_whole != refused {
+                    self.heard.fleet_metrics.refused();
+                    tracing::error!(
+                        revision = offered.revision,
+                        digest,
+                        "cannot put the fleet's policy into force, the old one stays: {why}"
+                    );
+                    self.from_fleet.told_whole = refused;
+                }
+                (Some(why), BTreeMap::new(), None)
             }
         };
-        self.told.verdicts.send_replace(Some(Verdict {
+        let verdict = Some(Verdict {
             revision: offered.revision,
             digest,
             error,
             in_force: self.from_fleet.good.digest(),
             refused,
             kept,
-        }));
+        });
+        self.told.verdicts.send_if_modified(|before| {
+            let is_news = *before != verdict;
+            *before = verdict;
+            is_news
+        });
     }
 
     /// Says which policies are refused. Others' changes are no reason to say it again.

@@ -13,8 +13,9 @@ use std::{
 use flow::{Flow, Handing, Path};
 use tokio::time::Instant;
 
-/// The longest time for which a flow is held, so that what it has asked is answered. Drivers give requests more.
-pub(super) const HELD_FOR: Duration = Duration::from_secs(2);
+/// The longest time for which a flow is held, so that what it has asked is answered: a quarter of what some drivers give a
+/// request.
+const HELD_FOR: Duration = Duration::from_millis(500);
 
 /// The time from one hold of a flow to its next one.
 const HELD_AGAIN: Duration = Duration::from_secs(10);

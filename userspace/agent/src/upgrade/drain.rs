@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{
-    calls::{CALLED, Calls, HELD_FOR},
+    calls::{CALLED, Calls},
     dies_at,
     protocol::{Link, Message},
     successor::Taken,
@@ -19,6 +19,9 @@ use super::{
 
 /// The interval at which the other agent is told of the flows that are left.
 const TELL_EVERY: Duration = Duration::from_millis(200);
+
+/// The time that the other agent has for what it is given.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// The time that an agent drains at least: a connection whose SYN was on its way is there by then, also if it was sent again.
 const SHORTEST: Duration = Duration::from_secs(3);
@@ -73,7 +76,7 @@ async fn drain_with(shared: &ProxyContext, to: &Taken, until: Instant) -> Ended 
 }
 
 /// Hands flows over until none is left, or one of the two agents ends. `given`: the flow that was handed over last, until it is
-/// answered. Nothing here waits for the other agent, which may hang.
+/// answered. A flow never waits here for the other agent, which may hang.
 async fn hand_all(
     shared: &ProxyContext,
     to: &Taken,
@@ -107,9 +110,15 @@ async fn hand_all(
                 return Ended::Alone;
             }
             if let Some(hands) = hands.take() {
-                match tell(link, proxy::bequeath(shared)).await {
-                    // Nobody else sets it.
-                    Ok(()) => drop(shared.handing.set(hands)),
+                let [spent, statements] = proxy::bequeath(shared);
+                match tell(link, spent).await {
+                    Ok(()) => {
+                        if !tells_statements(link, statements).await {
+                            return Ended::Alone;
+                        }
+                        // Nobody else sets it.
+                        drop(shared.handing.set(hands));
+                    }
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                         tracing::warn!(
                             "the agent that has taken over does not listen: flows stay here"
@@ -207,7 +216,7 @@ impl Given {
 
     /// Whether the other agent has not answered for long.
     fn hangs(&self) -> bool {
-        self.since.elapsed() >= HELD_FOR
+        self.since.elapsed() >= ANSWER_LIMIT
     }
 
     fn answer(self, answer: Result<(), NotTaken>) {
@@ -232,7 +241,19 @@ impl Given {
     }
 }
 
-/// Has the other agent go on with what is not of one flow, for as long as a flow may be held.
+/// Tells of prepared statements. Steps that do not know one have it prepared again, so as many as can be told in time are
+/// enough. Whether the other agent is there still.
+async fn tells_statements(link: &Link, statements: Vec<Vec<Inherited>>) -> bool {
+    match tell(link, statements).await {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            tracing::info!("the agent that has taken over is not told of all prepared statements");
+            true
+        }
+        told => told.is_ok(),
+    }
+}
+
+/// Has the other agent go on with what is not of one flow, within [`ANSWER_LIMIT`].
 async fn tell(link: &Link, parts: Vec<Vec<Inherited>>) -> io::Result<()> {
     let told = async {
         for part in parts {
@@ -240,7 +261,7 @@ async fn tell(link: &Link, parts: Vec<Vec<Inherited>>) -> io::Result<()> {
         }
         Ok(())
     };
-    time::timeout(HELD_FOR, told).await?
+    time::timeout(ANSWER_LIMIT, told).await?
 }
 
 /// Waits until no flow is left, which nobody else takes.

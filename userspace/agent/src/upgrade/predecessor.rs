@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The time after the end of a connection within which a process that has died is gone.
-const DEATH_SEEN: u16 = 2000;
+const DEATH_SEEN: Duration = Duration::from_secs(2);
 
 /// The agent that runs.
 pub struct Predecessor {
@@ -226,7 +226,7 @@ impl Predecessor {
             return Ok(());
         }
         ensure!(
-            self.has_died(),
+            self.has_died().await,
             "the agent that runs goes on without this one: its log says why"
         );
         Ok(())
@@ -299,7 +299,7 @@ impl Predecessor {
         // That agent may wait for an answer: it sees that there is none.
         let Self { link, process, .. } = self;
         link.end();
-        while !ends_within(&process, PollTimeout::ZERO) {
+        while !has_ended(&process) {
             time::sleep(LOOK_EVERY).await;
         }
         note(Draining::default());
@@ -355,7 +355,7 @@ impl Predecessor {
             // That agent has died, or it keeps the flow: it hears that there is no answer.
             Err(error) => {
                 self.link.end();
-                let has_died = self.has_died();
+                let has_died = self.has_died().await;
                 if !has_died {
                     tracing::warn!(%error, "the agent before cannot be answered: it keeps its flows");
                 }
@@ -369,15 +369,19 @@ impl Predecessor {
     }
 
     /// Whether the process has died, now or in a moment.
-    fn has_died(&self) -> bool {
-        ends_within(&self.process, PollTimeout::from(DEATH_SEEN))
+    async fn has_died(&self) -> bool {
+        let ends = async {
+            while !has_ended(&self.process) {
+                time::sleep(LOOK_EVERY).await;
+            }
+        };
+        time::timeout(DEATH_SEEN, ends).await.is_ok()
     }
 }
 
-/// Whether a process has ended, or does in this time.
-fn ends_within(process: &OwnedFd, time: PollTimeout) -> bool {
+fn has_ended(process: &OwnedFd) -> bool {
     let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
-    poll(&mut ended, time).is_ok_and(|ended| ended > 0)
+    poll(&mut ended, PollTimeout::ZERO).is_ok_and(|ended| ended > 0)
 }
 
 /// Tells the agent that runs why this one does not take over. It may know already.

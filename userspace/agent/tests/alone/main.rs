@@ -17,6 +17,8 @@ mod edge;
 mod gateway_flood;
 mod observe_truth;
 mod overtaken;
+mod raw;
+mod repeated;
 mod reporters_cost;
 mod stalls;
 

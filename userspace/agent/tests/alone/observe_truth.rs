@@ -39,8 +39,8 @@ const DELAYS: Delays = Delays {
 };
 /// Error that chance adds to the quantiles of one flow of several.
 const OF_FLOW: f64 = 0.01;
-/// Rounds of [`REQUESTS`] at most, if the driver was too busy.
-const AGAIN: usize = 3;
+/// Rounds at most, as long as the driver was too busy.
+const ROUNDS: usize = 4;
 /// A driver that has asked nothing for so long has no more questions of its own.
 const QUIET: Duration = Duration::from_secs(1);
 /// Tolerance of some requests, and of [`MANY`].
@@ -220,23 +220,19 @@ fn count_and_measure(
     go_first();
     let hosts = Hosts::new();
     let overhead_us = overhead_us(&hosts);
-    let node = node(&hosts, Some(DELAYS));
-    let agent = hosts.agent(&policy(node.addr().port()));
-    let mut first = round(&hosts, &node, &agent, requests);
-    the_meter_agrees(&agent, &node.tally());
-    first.rows = rows(&agent, &first.seen);
-    let mut is_judged = the_clocks_agree(first, overhead_us);
-    for _ in 0..AGAIN {
-        if !is_judged {
-            let again = round(&hosts, &node, &agent, requests.min(REQUESTS));
-            is_judged = the_clocks_agree(again, overhead_us);
+    // Each with an agent of its own, whose rows have this round's requests alone.
+    for _ in 0..ROUNDS {
+        let node = node(&hosts, Some(DELAYS));
+        let agent = hosts.agent(&policy(node.addr().port()));
+        let mut round = round(&hosts, &node, &agent, requests);
+        the_meter_agrees(&agent, &node.tally());
+        round.rows = rows(&agent, &round.seen);
+        if the_clocks_agree(round, overhead_us) {
+            return;
         }
     }
-    the_meter_agrees(&agent, &node.tally());
-    if !is_judged {
-        let reason = "the machine is too busy: answers wait for the driver";
-        sandbox::skip::skip("observe_truth", reason);
-    }
+    let reason = "the machine is too busy: answers wait for the driver";
+    sandbox::skip::skip("observe_truth", reason);
 }
 
 /// Each statement that the driver's program has asked is read from copies, and no more. Returns their row.

@@ -5,16 +5,18 @@
 use std::{
     fs,
     io::{Read, Write},
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
+    net::{SocketAddr, TcpStream},
     time::{Duration, Instant},
 };
 
-use nix::libc;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use sandbox::Agent;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Socket;
 
-use crate::common::*;
+use crate::{
+    common::*,
+    raw::{raw_socket, segment},
+};
 
 /// `UP_FRESH_NS`.
 const FRESH: Duration = Duration::from_millis(100);
@@ -26,59 +28,16 @@ const ATTEMPTS: usize = 20;
 
 const IPV4_HEADER_BYTES: usize = 20;
 const RST: u8 = 0x04;
+/// Flags of data, in which nothing would be expected.
 const PSH_ACK: u8 = 0x18;
 
 /// A request, protocol version 4.
 const OPTIONS: [u8; 9] = [4, 0, 0, 0, 5, 0, 0, 0, 0];
 
-/// One's complement of the sum of words, over RFC 9293's pseudo-header and the segment.
-fn checksum(from: Ipv4Addr, to: Ipv4Addr, segment: &[u8]) -> u16 {
-    let length = u16::try_from(segment.len()).unwrap();
-    let pseudo = [
-        &from.octets()[..],
-        &to.octets(),
-        &[0, 6],
-        &length.to_be_bytes(),
-    ]
-    .concat();
-    let sum: u32 = [&pseudo, segment]
-        .iter()
-        .flat_map(|bytes| bytes.chunks(2))
-        .map(|word| {
-            u32::from(u16::from_be_bytes([
-                word[0],
-                word.get(1).copied().unwrap_or(0),
-            ]))
-        })
-        .sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap()
-}
-
-/// A segment with one byte of data, and nothing that would be expected in it.
-fn segment(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
-    let (IpAddr::V4(source), IpAddr::V4(target)) = (from.ip(), to.ip()) else {
-        unreachable!("both are IPv4")
-    };
-    let mut segment = [
-        &from.port().to_be_bytes()[..],
-        &to.port().to_be_bytes(),
-        &1u32.to_be_bytes(),
-        &1u32.to_be_bytes(),
-        &[5 << 4, PSH_ACK],
-        &u16::MAX.to_be_bytes(),
-        &[0; 4],
-        b"?",
-    ]
-    .concat();
-    let sum = checksum(source, target, &segment);
-    segment[16..18].copy_from_slice(&sum.to_be_bytes());
-    segment
-}
-
 /// Whether a reset comes for data from `from`, which has no socket any more.
 fn is_reset(raw: &Socket, from: SocketAddr, to: SocketAddr) -> bool {
-    raw.send_to(&segment(from, to), &to.into()).unwrap();
+    raw.send_to(&segment(from, to, PSH_ACK, b"?"), &to.into())
+        .unwrap();
     let end = Instant::now() + ANSWER;
     loop {
         let is_over = Instant::now() >= end;
@@ -103,15 +62,6 @@ fn reset(client: TcpStream) -> SocketAddr {
     let linger = socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO));
     linger.unwrap();
     client.local_addr().unwrap()
-}
-
-fn raw_socket(hosts: &Hosts) -> Socket {
-    hosts.direct(|| {
-        let tcp = Some(Protocol::from(libc::IPPROTO_TCP));
-        let raw = Socket::new(Domain::IPV4, Type::RAW, tcp).unwrap();
-        raw.set_nonblocking(true).unwrap();
-        raw
-    })
 }
 
 /// The agent can open one more file, until this is dropped: it dials, and cannot accept.

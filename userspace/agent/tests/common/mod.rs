@@ -264,8 +264,12 @@ pub fn cause(agent: &Agent<'_>, cause: &str) -> f64 {
 }
 
 /// Waits until `holds` does.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + PATIENCE;
+pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    eventually_within(what, PATIENCE, holds);
+}
+
+pub fn eventually_within(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + within;
     while !holds() {
         assert!(std::time::Instant::now() < deadline, "never: {what}");
         std::thread::sleep(Duration::from_millis(5));

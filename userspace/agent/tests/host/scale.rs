@@ -322,7 +322,8 @@ fn of_told(sizes: &Value) -> String {
     format!(
         "## Prometheus and collectors\n\n\
         | what | series | size of a scrape |\n| --- | --: | --: |\n{rows}\n\
-        Series do not grow with connections, tenants, tables or statements: what comes from users is [bounded](limits.md).\n\n\
+        This host has one table and no containers. Series do not grow with connections, and those that grow with tables, tenants or containers are\n\
+        [bounded](limits.md): `stats` has up to {tables} of a keyspace, a table and a kind each, and {containers} of a container. Such a host has many times as many.\n\n\
         A [collector](operating.md#one-collector-for-everything) to which metrics are pushed gets a point for each series each `metrics_interval`. A point has {point},\n\
         an `audit` record {record}, a span {span}. When each host tells of {recorded} requests in a second, {fleet} hosts send {records} of records and {spans} of spans in a\n\
         second (computed, before compression): sample.\n\n\
@@ -340,6 +341,8 @@ fn of_told(sizes: &Value) -> String {
         levels = limits::MAX_LEVELS,
         tenants = limits::MAX_TENANTS,
         objects = policy_source::MAX_OBJECTS,
+        tables = steps::statements::MAX_SERIES,
+        containers = steps::stats::MAX_CONTAINER_SERIES,
     )
 }
 

@@ -5,7 +5,7 @@ mod cared;
 pub mod host;
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
@@ -310,17 +310,53 @@ fn detach(agent: &Agent<'_>) -> String {
     String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
 }
 
+fn kill_keeper(agent: &Agent<'_>) {
+    let keeper = keepers(agent).remove(0) as i32;
+    let keeper = nix::unistd::Pid::from_raw(keeper);
+    nix::sys::signal::kill(keeper, nix::sys::signal::Signal::SIGKILL).unwrap();
+}
+
+#[test]
+fn when_a_keeper_dies_another_one_gets_its_flows() {
+    const FLOWS: usize = 2;
+    let host = Host::new();
+    let mut agent = host.agent("auto");
+    let traffic = host.traffic(&agent, FLOWS as u64);
+    // The first agent's own flows, and those that the second one has adopted.
+    for deaths in 1..=2 {
+        kill_keeper(&agent);
+        let ended = "underpass_keepers_ended_total";
+        until("it is missed", || agent.metric(ended).unwrap() == 1.0);
+        flow_on(&traffic);
+        until("another one has the flows", || kept(&agent) == FLOWS as f64);
+        they_ride(&agent);
+        assert_eq!(keepers(&agent).len(), 1, "after death {deaths}");
+        agent.kill().unwrap();
+        flow_on(&traffic);
+        agent.restart().unwrap();
+        works(&agent);
+        until("they are adopted", || flows(&agent).len() == FLOWS);
+        flow_on(&traffic);
+        they_ride(&agent);
+    }
+    for flow in flows(&agent) {
+        assert!(flow["bytes_to_client"].as_u64().unwrap() > 0, "{flow}");
+    }
+    traffic.into_iter().for_each(Traffic::end);
+    until("they have ended", || flows(&agent).is_empty());
+    agent.kill().unwrap();
+    no_keeper_is_left(&agent);
+}
+
+/// No keeper can be started: its log has no folder any more.
 #[test]
 fn flows_do_not_need_the_keeper_while_the_agent_lives() {
     let host = Host::new();
-    let mut agent = host.agent("auto");
+    let folder = tempfile::tempdir().unwrap();
+    let (mut agent, logs) = agent_whose_keepers_log(&host, folder.path());
     let traffic = host.traffic(&agent, 2);
-    let keeper = keepers(&agent).remove(0) as i32;
-    nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(keeper),
-        nix::sys::signal::Signal::SIGKILL,
-    )
-    .unwrap();
+    std::fs::remove_dir_all(&logs).unwrap();
+    kill_keeper(&agent);
     until("it is missed", || kept(&agent) == 0.0);
     flow_on(&traffic);
     let (client, database) = host.pair();
@@ -334,16 +370,26 @@ fn flows_do_not_need_the_keeper_while_the_agent_lives() {
     agent.kill().unwrap();
 }
 
+/// Starts an agent whose keepers can start only as long as the folder is there that is returned with it.
+fn agent_whose_keepers_log<'h>(host: &'h Host, folder: &Path) -> (Agent<'h>, PathBuf) {
+    let (script, logs) = (folder.join("agent"), folder.join("logs"));
+    std::fs::create_dir(&logs).unwrap();
+    let switch = format!("UNDERPASS_TEST_HOOKS=keeper_log={}/log", logs.display());
+    sandbox::program::switched(&script, BINARY, &switch).unwrap();
+    (host.agent_as(&script, "auto"), logs)
+}
+
 /// Longer than an agent drains at least.
 const DRAINS: Duration = Duration::from_secs(4);
 
 #[test]
 fn flows_whose_keeper_has_died_stay_with_their_agent_when_another_one_takes_over() {
     let host = Host::new();
-    let mut agent = host.agent("auto");
+    let folder = tempfile::tempdir().unwrap();
+    let (mut agent, logs) = agent_whose_keepers_log(&host, folder.path());
     let traffic = host.traffic(&agent, 2);
-    let keeper = nix::unistd::Pid::from_raw(keepers(&agent).remove(0) as i32);
-    nix::sys::signal::kill(keeper, nix::sys::signal::Signal::SIGKILL).unwrap();
+    std::fs::remove_dir_all(&logs).unwrap();
+    kill_keeper(&agent);
     until("it is missed", || kept(&agent) == 0.0);
     let mut former = agent.take_over("").unwrap();
     assert!(former.ends_within(DRAINS).is_err(), "it has ended");

@@ -14,7 +14,7 @@ use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicBool, AtomicUsize,
+            AtomicBool, AtomicU32, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
         },
     },
@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use dataplane::Splicer;
 use parking_lot::{Mutex, MutexGuard};
 use telemetry::{Metrics, Rarely};
@@ -30,9 +30,10 @@ use tokio::{runtime, sync::mpsc, task::AbortHandle, time};
 
 use super::{
     find,
-    protocol::{Link, Message, Parcel},
+    protocol::{Link, Message, Parcel, cloned},
     snapshot::FlowSnapshot,
 };
+use crate::link::HeldOpen;
 
 /// The most flows that wait to be sent to the keeper, each with two descriptors more. Sending one
 /// takes microseconds; further flows are kept later.
@@ -55,7 +56,7 @@ pub const ADOPTION_LIMIT_OF_UPGRADES: Duration = Duration::from_secs(2);
 
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
-/// The pause after no keeper could be had, as for want of descriptors.
+/// The pause after no keeper could be had, as for want of descriptors, or one has ended.
 const MEET_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Lines about that, and about messages of a keeper that cannot be received.
@@ -86,13 +87,17 @@ struct Inner {
     /// once.
     queue: mpsc::UnboundedSender<Parcel>,
     waiting: AtomicUsize,
-    /// Set when no keeper could be had so far, or it has died.
+    /// Set while no keeper can be had, or one has died.
     gone: AtomicBool,
+    /// The keepers that this agent has lost so far.
+    lost: AtomicU32,
     /// Set when the agent ends: its flows are the keeper's from then on.
     left: AtomicBool,
     kept: Mutex<HashSet<u64>>,
     /// The engines: this agent's own, and those of flows that it has adopted.
     engines: Mutex<HashMap<u32, Engine>>,
+    /// The shortcut's descriptors, once it is open.
+    shortcut: Mutex<Option<Vec<OwnedFd>>>,
     metrics: Metrics,
 }
 
@@ -100,6 +105,18 @@ struct Engine {
     splices: Splicer,
     /// The task that reads the calls of an adopted engine.
     reader: Option<AbortHandle>,
+}
+
+impl Engine {
+    /// Returns the message to a keeper that is to know this engine.
+    fn told(&self, engine: u32) -> io::Result<Parcel> {
+        let descriptors = self.splices.descriptors();
+        let descriptors = descriptors.map(|fd| fd.try_clone_to_owned());
+        Ok((
+            Message::Engine { engine },
+            descriptors.collect::<io::Result<_>>()?,
+        ))
+    }
 }
 
 /// A keeper that is looked for, or started.
@@ -122,11 +139,16 @@ pub struct Kept {
 pub enum NotKept {
     /// Worth asking again, when other flows have been sent.
     ForNow,
-    /// Not worth asking: there is no keeper any more.
-    Never,
+    /// Not worth asking before there is another keeper.
+    NoKeeper,
 }
 
 impl Kept {
+    /// Returns the number of the keeper that holds it, if that one lives.
+    pub fn by(&self) -> Option<u32> {
+        self.keeper.number()
+    }
+
     /// Gives the flow back to the keeper: this agent does not carry it.
     pub fn give_back(mut self) {
         self.returned = true;
@@ -168,9 +190,11 @@ impl Keeper {
             queue,
             waiting: AtomicUsize::new(0),
             gone: AtomicBool::new(false),
+            lost: AtomicU32::new(0),
             left: AtomicBool::new(false),
             kept: Mutex::default(),
             engines: Mutex::default(),
+            shortcut: Mutex::default(),
             metrics: metrics.clone(),
         }));
         let runtime = runtime::Builder::new_current_thread()
@@ -187,13 +211,7 @@ impl Keeper {
         thread::Builder::new()
             .name("keeper".into())
             .spawn(move || {
-                let talked = runtime.block_on(talk(&task, &wanted, queued, &adopted));
-                task.0.note_gone();
-                if let Err(error) = talked {
-                    tracing::warn!(
-                        "spliced flows end with this agent: {error:#} (they go on while it lives)"
-                    );
-                }
+                runtime.block_on(talk(&task, &wanted, queued, &adopted));
                 // Adopted flows need a task that reads their engine's calls.
                 runtime.block_on(std::future::pending::<()>());
             })?;
@@ -202,26 +220,34 @@ impl Keeper {
 
     /// Gives the keeper this agent's own engine.
     pub fn has(&self, splices: &Splicer) {
-        let engine = splices.number();
-        let descriptors = splices.descriptors().map(|fd| fd.try_clone_to_owned());
-        match descriptors.collect::<io::Result<_>>() {
-            Ok(descriptors) => {
-                // An error means that nobody is there to be told.
-                let _ = self.0.queue.send((Message::Engine { engine }, descriptors));
-                let own = Engine {
-                    splices: splices.clone(),
-                    reader: None,
-                };
-                self.0.engines().insert(engine, own);
-            }
-            Err(error) => tracing::warn!(%error, "flows cannot be kept"),
-        }
+        let own = Engine {
+            splices: splices.clone(),
+            reader: None,
+        };
+        let told = own.told(splices.number());
+        self.0.engines().insert(splices.number(), own);
+        self.tell(told);
     }
 
     /// Gives the keeper the shortcut: the descriptors of [`ShortcutReaders`](dataplane::shortcut::ShortcutReaders).
     pub fn keep_shortcut(&self, descriptors: Vec<OwnedFd>) {
-        // An error means that nobody is there to be told.
-        let _ = self.0.queue.send((Message::Shortcut, descriptors));
+        let told = cloned(&descriptors).map(|fds| (Message::Shortcut, fds));
+        *self.0.shortcut.lock() = Some(descriptors);
+        self.tell(told);
+    }
+
+    fn tell(&self, parcel: io::Result<Parcel>) {
+        match parcel {
+            // An error means that nobody is there to be told.
+            Ok(parcel) => drop(self.0.queue.send(parcel)),
+            Err(error) => tracing::warn!(%error, "flows cannot be kept"),
+        }
+    }
+
+    /// Returns the number of the keeper that there is. None without one.
+    pub fn number(&self) -> Option<u32> {
+        let lost = self.0.lost.load(SeqCst);
+        (!self.0.gone.load(SeqCst)).then_some(lost)
     }
 
     /// Gives a flow to the keeper, so that it outlives this agent. Must not be called while the
@@ -239,18 +265,14 @@ impl Keeper {
         let id = snapshot.id;
         if inner.gone.load(Relaxed) {
             inner.not_kept("no_keeper");
-            return Err(NotKept::Never);
+            return Err(NotKept::NoKeeper);
         }
         if inner.waiting.fetch_add(1, SeqCst) >= WAITING {
             inner.waiting.fetch_sub(1, SeqCst);
             inner.not_kept("busy");
             return Err(NotKept::ForNow);
         }
-        let sockets: io::Result<Vec<OwnedFd>> = [accepted, dialled]
-            .iter()
-            .map(BorrowedFd::try_clone_to_owned)
-            .collect();
-        let Ok(sockets) = sockets else {
+        let Ok(sockets) = cloned(&[accepted, dialled]) else {
             inner.waiting.fetch_sub(1, SeqCst);
             inner.not_kept("descriptors");
             return Err(NotKept::ForNow);
@@ -326,9 +348,23 @@ impl Inner {
         counter.with_label_values(&[reason]).inc();
     }
 
+    /// Notes that there is no keeper.
     fn note_gone(&self) {
-        self.gone.store(true, SeqCst);
+        if !self.gone.swap(true, SeqCst) {
+            self.lost.fetch_add(1, SeqCst);
+        }
         self.note(HashSet::clear);
+    }
+
+    /// Lists all that a keeper is to know before it gets flows.
+    fn all_told(&self) -> io::Result<Vec<Parcel>> {
+        let engines = self.engines();
+        let engines = engines.iter().map(|(number, engine)| engine.told(*number));
+        let mut told: Vec<Parcel> = engines.collect::<io::Result<_>>()?;
+        if let Some(descriptors) = &*self.shortcut.lock() {
+            told.push((Message::Shortcut, cloned(descriptors)?));
+        }
+        Ok(told)
     }
 
     fn engines(&self) -> MutexGuard<'_, HashMap<u32, Engine>> {
@@ -336,22 +372,48 @@ impl Inner {
     }
 }
 
-/// Talks with the keeper until it has gone.
+/// Talks with one keeper after the other, until this agent ends.
 async fn talk(
     keeper: &Keeper,
     wanted: &Wanted,
     mut queued: mpsc::UnboundedReceiver<Parcel>,
     adopted: &mpsc::UnboundedSender<Adopted>,
-) -> anyhow::Result<()> {
-    let (link, child) = meet_at_last(keeper, wanted).await;
+) {
     let mut next: Option<Parcel> = None;
+    loop {
+        let mut met = meet_at_last(keeper, wanted).await;
+        talk_with(keeper, &met.link, (&mut queued, &mut next), adopted).await;
+        keeper.0.note_gone();
+        if let Some(child) = &mut met.child {
+            // The keeper has closed its end of the link: it ends, or has ended.
+            let _ = child.wait();
+        }
+        met.open.close();
+        if keeper.0.left.load(SeqCst) {
+            return;
+        }
+        keeper.0.metrics.keeper.ended.inc();
+        tracing::warn!(
+            "the keeper has ended: another one is asked for, and spliced flows end with this agent until it has them"
+        );
+        time::sleep(MEET_AGAIN_AFTER).await;
+    }
+}
+
+/// Talks with a keeper until it has gone. `next` has been taken from the queue, and is not sent yet.
+async fn talk_with(
+    keeper: &Keeper,
+    link: &Link,
+    (queued, next): (&mut mpsc::UnboundedReceiver<Parcel>, &mut Option<Parcel>),
+    adopted: &mpsc::UnboundedSender<Adopted>,
+) {
     // Sends and receives at the same time: two processes that wait for each other to read would
     // wait for ever.
     loop {
         tokio::select! {
             received = link.receive() => match received {
                 Ok(Some(parcel)) => hear(keeper, parcel, adopted),
-                Ok(None) => break,
+                Ok(None) => return,
                 // The keeper lives, and gives flows.
                 Err(error) => {
                     UNHEARD.say(|not_said_before| {
@@ -360,11 +422,8 @@ async fn talk(
                     time::sleep(BUSY_PAUSE).await;
                 }
             },
-            parcel = queued.recv(), if next.is_none() => match parcel {
-                Some(parcel) => next = Some(parcel),
-                None => break,
-            },
-            sent = send(&link, &next), if next.is_some() => match sent {
+            Some(parcel) = queued.recv(), if next.is_none() => *next = Some(parcel),
+            sent = send(link, next), if next.is_some() => match sent {
                 Ok(()) => match next.take() {
                     Some((Message::Keep(_), _)) => {
                         keeper.0.waiting.fetch_sub(1, SeqCst);
@@ -383,11 +442,6 @@ async fn talk(
             }
         }
     }
-    if let Some(mut child) = child {
-        // The keeper has closed its end of the link: it ends, or has ended.
-        let _ = child.wait();
-    }
-    bail!("the keeper has ended");
 }
 
 async fn send(link: &Link, parcel: &Option<Parcel>) -> io::Result<()> {
@@ -452,10 +506,18 @@ fn hear(keeper: &Keeper, (message, fds): Parcel, adopted: &mpsc::UnboundedSender
     }
 }
 
+/// A keeper that has this agent.
+struct Met {
+    link: Link,
+    /// The keeper, if this agent has started it.
+    child: Option<Child>,
+    open: HeldOpen,
+}
+
 /// Meets a keeper, however often that fails. Flows are not kept meanwhile.
-async fn meet_at_last(keeper: &Keeper, wanted: &Wanted) -> (Link, Option<Child>) {
+async fn meet_at_last(keeper: &Keeper, wanted: &Wanted) -> Met {
     loop {
-        match meet(wanted).await {
+        match meet_and_tell(keeper, wanted).await {
             Ok(met) => {
                 keeper.0.gone.store(false, SeqCst);
                 return met;
@@ -468,20 +530,38 @@ async fn meet_at_last(keeper: &Keeper, wanted: &Wanted) -> (Link, Option<Child>)
                 );
             }),
         }
-        keeper.0.gone.store(true, SeqCst);
+        keeper.0.note_gone();
         time::sleep(MEET_AGAIN_AFTER).await;
     }
 }
 
-/// Finds a keeper of this version that no agent uses, or starts one, which is then a child.
-async fn meet(wanted: &Wanted) -> anyhow::Result<(Link, Option<Child>)> {
+/// Meets a keeper. A further one is told what the one before knew, but for flows, which come by themselves.
+async fn meet_and_tell(keeper: &Keeper, wanted: &Wanted) -> anyhow::Result<Met> {
+    let told = match keeper.0.lost.load(SeqCst) {
+        0 => Vec::new(),
+        _ => keeper.0.all_told()?,
+    };
+    let met = meet(wanted).await?;
+    for parcel in &told {
+        // An error means that it is gone again, which the end of the link tells.
+        let _ = met.link.send(parcel).await;
+    }
+    Ok(met)
+}
+
+/// Finds a keeper of this version that no agent uses, or starts one.
+async fn meet(wanted: &Wanted) -> anyhow::Result<Met> {
     let version = find::version();
     let begun = Instant::now();
     loop {
         match adopted(&wanted.control, &version).await {
             Theirs::Adopted(link) => {
-                link.lasts()?;
-                return Ok((link, None));
+                let open = link.hold_open()?;
+                return Ok(Met {
+                    link,
+                    child: None,
+                    open,
+                });
             }
             Theirs::Nobodys => break,
             Theirs::NotYet(why) if begun.elapsed() >= wanted.limit => {
@@ -500,17 +580,24 @@ async fn meet(wanted: &Wanted) -> anyhow::Result<(Link, Option<Child>)> {
         let answer = time::timeout(START_LIMIT, link.receive()).await;
         let has_begun = matches!(answer, Ok(Ok(Some((Message::Hello { .. }, _)))));
         ensure!(has_begun, "the keeper does not begin: {answer:?}");
-        link.lasts()?;
-        anyhow::Ok(())
+        anyhow::Ok(link.hold_open()?)
     };
-    if let Err(error) = begun.await {
-        // It has no flow.
-        let _ = child.kill();
-        let _ = child.wait();
-        return Err(error);
+    match begun.await {
+        Ok(open) => {
+            tracing::info!(pid = child.id(), "keeper started");
+            Ok(Met {
+                link,
+                child: Some(child),
+                open,
+            })
+        }
+        Err(error) => {
+            // It has no flow.
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error)
+        }
     }
-    tracing::info!(pid = child.id(), "keeper started");
-    Ok((link, Some(child)))
 }
 
 /// The outcome of asking the keepers that exist already.

@@ -14,8 +14,8 @@ use flow::Flow;
 use socket2::SockRef;
 
 use super::{
-    process::{Change, Hands, Held, Keeping, cloned},
-    protocol::Message,
+    process::{Change, Hands, Held, Keeping},
+    protocol::{Message, cloned},
     snapshot::FlowSnapshot,
 };
 use crate::CarriedOn;

@@ -444,9 +444,3 @@ async fn send(agent: Option<&Link>, parcel: Option<&Parcel>) -> io::Result<()> {
         _ => std::future::pending().await,
     }
 }
-
-pub(super) fn cloned(fds: &[impl AsFd]) -> io::Result<Vec<OwnedFd>> {
-    fds.iter()
-        .map(|fd| fd.as_fd().try_clone_to_owned())
-        .collect()
-}

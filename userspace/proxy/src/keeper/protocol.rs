@@ -1,6 +1,9 @@
 //! The protocol between the agent and the keeper.
 
-use std::os::fd::OwnedFd;
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -47,3 +50,10 @@ pub(super) type Parcel = (Message, Vec<OwnedFd>);
 
 /// An end of a connection between the agent and the keeper.
 pub(super) type Link = crate::link::Link<Message>;
+
+/// Makes descriptors of the same files.
+pub(super) fn cloned(fds: &[impl AsFd]) -> io::Result<Vec<OwnedFd>> {
+    fds.iter()
+        .map(|fd| fd.as_fd().try_clone_to_owned())
+        .collect()
+}

@@ -76,6 +76,8 @@ pub struct KeeperMetrics {
     pub kept: IntGauge,
     /// Flows that this agent has taken over from the keeper.
     pub adopted: IntCounter,
+    /// Keepers that have ended while this agent lives.
+    pub ended: IntCounter,
     /// Spliced flows that end with the agent, by reason.
     pub not_kept: IntCounterVec,
 }
@@ -93,6 +95,11 @@ impl KeeperMetrics {
                 registry,
                 "underpass_adopted_flows_total",
                 "Flows of an earlier agent that this one has adopted from the keeper.",
+            )?,
+            ended: counter(
+                registry,
+                "underpass_keepers_ended_total",
+                "Keepers that have ended while this agent lives. Another one gets its spliced flows within seconds.",
             )?,
             not_kept: counters(
                 registry,

@@ -45,11 +45,14 @@ pub enum PolicyAction {
         #[arg(value_name = "PATH", required = true)]
         paths: Vec<PathBuf>,
     },
-    /// List the hosts that follow, and what each made of the policy. Exit code 1: one has refused it, or is behind
+    /// List the hosts that follow, and what each made of the policy. Exit code 1: one has refused it, or is behind, or there are fewer than expected
     Status {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Number of hosts that have to have it in force, or the exit code is 1: those that say nothing are in no list
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        expect: usize,
     },
     /// Push an earlier version again
     Rollback {
@@ -77,7 +80,7 @@ pub fn run(args: &PolicyArgs) -> anyhow::Result<ExitCode> {
         match &args.action {
             PolicyAction::Push { paths } => push(&args.config, paths).await,
             PolicyAction::Diff { paths } => diff(&args.config, paths).await,
-            PolicyAction::Status { json } => status(&args.config, *json).await,
+            PolicyAction::Status { json, expect } => status(&args.config, *json, *expect).await,
             PolicyAction::Rollback { version } => rollback(&args.config, *version).await,
             PolicyAction::Count { daemon_set } => count::run(&args.config, daemon_set).await,
         }
@@ -143,7 +146,7 @@ async fn rollback(config: &Path, version: Option<u64>) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-async fn status(config: &Path, json: bool) -> anyhow::Result<ExitCode> {
+async fn status(config: &Path, json: bool, expect: usize) -> anyhow::Result<ExitCode> {
     let mut fleet = connect(config).await?;
     let wanted = fleet.wanted().await?;
     let version = fleet.head().await?;
@@ -157,7 +160,7 @@ async fn status(config: &Path, json: bool) -> anyhow::Result<ExitCode> {
     };
     let [good, refused, behind] = [State::InForce, State::Refused, State::Behind].map(count);
     let code = match refused + behind {
-        0 if wanted.is_ok() => ExitCode::SUCCESS,
+        0 if wanted.is_ok() && good >= expect => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     };
     if json {
@@ -212,7 +215,7 @@ impl State {
     fn of(status: &Status, digest: &str) -> Self {
         if status.has(digest) {
             Self::InForce
-        } else if status.error.is_some() {
+        } else if status.error.is_some() && status.digest == digest {
             Self::Refused
         } else {
             Self::Behind

@@ -85,6 +85,25 @@ fn a_running_connection_is_read_from_its_next_frame_on() {
 }
 
 #[test]
+fn an_observed_connection_is_read_when_its_rule_taps() {
+    host(|host| {
+        for version in [3, 4, 5] {
+            host.policy("[[rule]]\nname = \"r\"\nto = [\":PORT\"]\naction = \"observe\"\n");
+            let mut c = begin(host, version);
+            asks(&mut c, version, 3);
+            let before = counted(&host.agent);
+            host.policy(&taps());
+            asks(&mut c, version, 10);
+            eventually("it is read", || counted(&host.agent) >= before + 9);
+            c.ends();
+        }
+        assert_eq!(host.metric("observed_adopted", "rule=\"r\""), 3);
+        let bytes = "underpass_observed_requests_total{opcode=\"query\",rule=\"r\"}";
+        assert_eq!(host.agent.metric(bytes).unwrap(), 39.0);
+    });
+}
+
+#[test]
 fn the_middle_of_a_frame_is_not_taken_for_a_beginning() {
     host(|host| {
         let mut c = begin(host, 4);
@@ -123,10 +142,14 @@ impl Mortal {
     }
 
     fn agent(&self) -> Agent<'_> {
+        self.agent_as(Path::new(BINARY))
+    }
+
+    fn agent_as(&self, binary: &Path) -> Agent<'_> {
         let port = self.listener.local_addr().unwrap().port();
         let rules = taps().replace("PORT", &port.to_string());
         let Sandbox { netns, cgroup, .. } = &self.sandbox;
-        Agent::start(Path::new(BINARY), Some(netns), cgroup, "", &rules).unwrap()
+        Agent::start(binary, Some(netns), cgroup, "", &rules).unwrap()
     }
 
     /// A connection that is logged in, and is read.
@@ -174,6 +197,38 @@ fn the_next_agent_goes_on_with_what_the_dead_one_has_read() {
     eventually("its end is told", || {
         agent.metric("underpass_tap_flows").unwrap() == 0.0
     });
+}
+
+#[test]
+fn a_reader_that_panics_costs_one_flow() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("underpass");
+    let hook = format!("{}=tap_panics_at=WORD", test_hooks::VARIABLE);
+    sandbox::program::switched(&script, BINARY, &hook).unwrap();
+    let host = Mortal::new();
+    let agent = host.agent_as(&script);
+    let (mut c, mut other) = (host.connect(), host.connect());
+    asks(&mut other, 4, 1);
+    eventually("it is read", || counted(&agent) == 1);
+    for _ in 0..3 {
+        c.client_sends(&query(
+            4,
+            1,
+            "SELECT word FROM shop.other WHERE word = 'WORD'",
+        ));
+        c.server_sends(&rows(4, 1, 3));
+        asks(&mut c, 4, 1);
+    }
+    asks(&mut other, 4, 3);
+    eventually("the other is read on", || counted(&agent) == 4);
+    let stopped = "underpass_tap_stopped_total{reason=\"panicked\",rule=\"r\"}";
+    assert_eq!(agent.metric(stopped).unwrap(), 1.0);
+    assert_eq!(agent.log().matches("has panicked").count(), 1);
+    // Another one that has its port is another flow.
+    c.ends();
+    let mut c = host.connect();
+    asks(&mut c, 4, 3);
+    eventually("a new one is read", || counted(&agent) == 7);
 }
 
 /// Deaths of the agent, unless UNDERPASS_DEATHS says otherwise: `cargo xtask soak` has a hundred.

@@ -13,7 +13,7 @@ use sandbox::{Agent, Sandbox};
 
 use super::*;
 use crate::{
-    common::{BINARY, accept, wire::host_with, without_descriptors},
+    common::{BINARY, PATIENCE, accept, eventually_within, wire::host_with, without_descriptors},
     trace::collector::{Collector, Says, listen, text},
 };
 
@@ -332,6 +332,37 @@ fn idle_connections_wake_nobody() {
             rows.as_array().unwrap().iter().any(|row| row["count"] == 1)
         });
         assert!(wake_ups(pid) > before);
+    });
+}
+
+/// Flows that are left out send nothing that could wake their reader.
+#[test]
+fn who_was_left_out_is_read_again_when_it_is_quiet() {
+    const CONNECTIONS: usize = 8;
+    const LEFT_OUT: &str = "underpass_tap_left_out{rule=\"r\"}";
+    host_with("tap_cpu = \"2%\"", |host| {
+        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
+        let mut busy = [(); CONNECTIONS].map(|()| begin(host, 4));
+        let mut asks_all = || {
+            for c in &mut busy {
+                c.client_sends(&query(4, 1, SELECT));
+                c.server_sends(&rows(4, 1, 1));
+            }
+        };
+        eventually("some are left out", || {
+            asks_all();
+            host.agent.metric(LEFT_OUT).unwrap_or_default() > 0.0
+        });
+        eventually_within("none is left out", 3 * PATIENCE, || {
+            host.agent.metric(LEFT_OUT).unwrap() == 0.0
+        });
+        let before = told_selects(host);
+        // Requests that were not read leave a gap, and the first one behind it may have no response.
+        (0..2).for_each(|_| asks_all());
+        eventually("all are read", || {
+            told_selects(host) >= before + CONNECTIONS as u64
+        });
+        busy.into_iter().for_each(Conversation::ends);
     });
 }
 

@@ -4,6 +4,10 @@
 use std::fs;
 
 use ::sandbox::Etcd;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use super::{
     operating::{CONSOLE, Held, lay_out, said, serves},
@@ -104,6 +108,27 @@ fn every_command_of_the_fleets_page_says_what_the_page_has_it_say() {
         "{}",
         finding(&host)
     );
+    // What a host lacks may be there later: the same policy is looked at again.
+    let lacks = "[[rule]]\nname = \"later\"\nto = [\":9142\"]\naction = \"enrich\"\nfail = \"open\"\n\
+                 pipeline = [{ transform = \"audit\", file = \"/srv/later/audit.log\" }]\n";
+    etcd.ctl(0, &["put", "/underpass/rules/shop.toml", lacks])
+        .unwrap();
+    eventually("its folder is missed", || {
+        let status = host.run(&["underpass", "policy", "status"]);
+        String::from_utf8(status.stdout)
+            .unwrap()
+            .contains("/srv/later cannot be opened")
+    });
+    host.succeeds(&["mkdir", "/srv/later"]);
+    let pid = Pid::from_raw(i32::try_from(agent.0.id()).unwrap());
+    kill(pid, Signal::SIGHUP).unwrap();
+    eventually("it is in force", || {
+        host.run(&["underpass", "policy", "status", "--expect", "1"])
+            .status
+            .success()
+    });
+    let more = host.run(&["underpass", "policy", "status", "--expect", "2"]);
+    assert!(!more.status.success());
     host.succeeds(&["underpass", "policy", "rollback", "5"]);
     eventually("it is right again", || {
         metric(&host, "underpass_policy_source_refused") == 0.0
