@@ -150,6 +150,23 @@ impl Cgroups {
         })
     }
 
+    /// Makes the cgroups for one agent, without settings of its own, that sees `seen` and not `others`.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of_one_agent(seen: &[&'static str], others: &[&'static str]) -> anyhow::Result<Self> {
+        let new = || Cgroup::new().context("cgroups for the generators (are you root?)");
+        let (agents, apart) = (new()?, new()?);
+        let seen = seen.iter().map(|name| (*name, &agents));
+        let all = seen.chain(others.iter().map(|name| (*name, &apart)));
+        let children = all.map(|(name, parent)| Ok((name, parent.child(name)?)));
+        Ok(Self {
+            children: children.collect::<anyhow::Result<_>>()?,
+            ours: vec![("", agents)],
+            _others: apart,
+        })
+    }
+
     /// Returns the lines of `[agent]` for each agent, and the cgroup that it is attached to.
     pub fn ours(&self) -> impl Iterator<Item = (&'static str, &Cgroup)> {
         self.ours.iter().map(|(agent, cgroup)| (*agent, cgroup))

@@ -119,6 +119,9 @@ pub const MAX_FRESH: u32 = 1024;
 /// `UP_FRESH_NS` of `enum up_limit` in abi.h.
 pub const FRESH_NS: u32 = 100000000;
 
+/// `UP_TOLD_AGAIN_NS` of `enum up_limit` in abi.h.
+pub const TOLD_AGAIN_NS: u32 = 500000000;
+
 /// `UP_SYN_BYTES` of `enum up_limit` in abi.h.
 pub const SYN_BYTES: u32 = 120;
 

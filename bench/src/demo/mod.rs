@@ -31,6 +31,8 @@ use shop::{Shop, TRUNCATE, runtime};
 
 /// The paths, the one that the others are compared with first. Each has a rule of its name, but for the two directs.
 const PATHS: [&str; 5] = [DIRECT, AGAIN, BYPASS, TAP, ENRICH];
+/// The paths that have a rule, of one agent.
+const RULED: [&str; 3] = [BYPASS, TAP, ENRICH];
 const BYPASS: &str = "bypass";
 const TAP: &str = "tap";
 const ENRICH: &str = "enrich";
@@ -106,7 +108,7 @@ fn demonstrate(args: &Args, shop: &Shop) -> anyhow::Result<bool> {
     let runtime = runtime()?;
     // This session does not go through the agent: the process is in none of the cgroups.
     let session = runtime.block_on(shop.session())?;
-    let cgroups = Cgroups::new(None)?;
+    let cgroups = Cgroups::of_one_agent(&RULED, &[DIRECT, AGAIN])?;
     show::step(&format!(
         "an application ({} requests in flight) dials {to}, and runs before the agent does",
         shop.in_flight()
@@ -157,9 +159,7 @@ fn attach<'a>(
     tapped: &Application,
 ) -> anyhow::Result<(Agent<'a>, usize)> {
     let open = connected(tapped.generator.pid())?.len() as f64;
-    // The demo's paths need no settings of their own in `[agent]`.
-    let ours = cgroups.ours().find(|(told, _)| told.is_empty());
-    let (told, cgroup) = ours.context("no cgroup of ours")?;
+    let (told, cgroup) = cgroups.ours().next().context("no cgroup of ours")?;
     let policy = policy(shop, cgroups, &[BYPASS, TAP]);
     let agent = Agent::start(&binary("underpass")?, None, cgroup, told, &policy)?;
     let begin = Instant::now();
@@ -362,4 +362,21 @@ fn policy(shop: &Shop, cgroups: &Cgroups, paths: &[&str]) -> String {
         ))
     };
     paths.iter().filter_map(rule).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A regression: an agent that did not see the application found none of its connections.
+    #[test]
+    fn the_agent_sees_the_applications_that_have_a_rule() {
+        let cgroups = Cgroups::of_one_agent(&RULED, &[DIRECT, AGAIN]).unwrap();
+        let (_, agents) = cgroups.ours().next().unwrap();
+        for path in PATHS {
+            let application = cgroups.of(path).unwrap().path();
+            let is_seen = application.starts_with(agents.path());
+            assert_eq!(is_seen, RULED.contains(&path), "{path}");
+        }
+    }
 }

@@ -80,6 +80,15 @@ pub struct ObservedView {
     session: Option<Box<SessionView>>,
 }
 
+/// Explains why a tapped flow is not read any more.
+fn not_read(why: &str) -> String {
+    match why {
+        "tls" => "; not read, because it speaks TLS: copies show nothing of it, and `tls` in its rule has it end in the agent"
+            .to_owned(),
+        why => format!("; not read any more ({why})"),
+    }
+}
+
 impl ObservedView {
     /// Returns the client's process and the number of its cgroup. None on another host.
     pub fn process(&self) -> Option<(u32, u64)> {
@@ -97,6 +106,7 @@ impl ObservedView {
             true => "its SYN",
         };
         let tap = Path::Tap.as_str();
+        let stopped = listed.and_then(|listed| listed.stopped).map(not_read);
         let (action, path, how) = match (flow.is_tapped, flow.is_left_out) {
             (false, _) if flow.is_held_out => (
                 Action::Enrich,
@@ -111,6 +121,7 @@ impl ObservedView {
                 "; not read now, because `tap_cpu` is used up",
             ),
         };
+        let how = stopped.as_deref().unwrap_or(how);
         let joined = match flow.was_running {
             false => format!("decided at {when}"),
             true => "found running, joined in its middle".to_owned(),

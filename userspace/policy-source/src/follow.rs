@@ -85,7 +85,7 @@ impl Follower {
     async fn session(&mut self, member: usize, failures: &mut u32) -> Result<Infallible, Failure> {
         let (dial, answer) = (&self.dial, self.pace.answer);
         let mut session = Session::open_next(&self.settings, member, dial, answer).await?;
-        let now = self.read(&mut session).await?;
+        let (now, mut unusable) = self.read(&mut session).await?;
         let mut held = Held::begin(&mut session, now).await?;
         *failures = 0;
         (self.tell)(News::InStep);
@@ -99,7 +99,10 @@ impl Follower {
                     held.heard = Instant::now();
                     if !read(said?)?.events().is_empty() {
                         time::sleep(SETTLE).await;
-                        self.read(&mut session).await?;
+                        (_, unusable) = self.read(&mut session).await?;
+                        if unusable.is_some() {
+                            self.verdicts.mark_changed();
+                        }
                         (self.tell)(News::InStep);
                     } else {
                         (self.tell)(News::Heard);
@@ -111,7 +114,7 @@ impl Follower {
                         std::future::pending::<()>().await;
                     }
                     let verdict = self.verdicts.borrow_and_update().clone();
-                    if let Some(verdict) = verdict {
+                    if let Some(verdict) = unusable.clone().or(verdict) {
                         self.acknowledge(&mut session, held.lease, &verdict).await?;
                     }
                 }
@@ -132,26 +135,27 @@ impl Follower {
         }
     }
 
-    /// Reads the policy and offers it. Returns etcd's revision.
-    async fn read(&mut self, session: &mut Session) -> Result<i64, Failure> {
+    /// Reads the policy and offers it. Returns etcd's revision, and the verdict on what is no policy and so is not offered.
+    async fn read(&mut self, session: &mut Session) -> Result<(i64, Option<Verdict>), Failure> {
         let (now, read) = session.list().await?;
-        match read {
+        let why = match read {
             Ok(fragments) => {
                 self.offers.send_replace(Some(Arc::new(fragments)));
+                return Ok((now, None));
             }
-            Err(why) => {
-                let in_force = self.verdicts.borrow().as_ref().map(|v| v.in_force.clone());
-                (self.tell)(News::Unusable(&Verdict {
-                    revision: now,
-                    digest: String::new(),
-                    error: Some(why.to_string()),
-                    in_force: in_force.unwrap_or_default(),
-                    refused: BTreeMap::new(),
-                    kept: None,
-                }));
-            }
-        }
-        Ok(now)
+            Err(why) => why,
+        };
+        let in_force = self.verdicts.borrow().as_ref().map(|v| v.in_force.clone());
+        let verdict = Verdict {
+            revision: now,
+            digest: String::new(),
+            error: Some(why.to_string()),
+            in_force: in_force.unwrap_or_default(),
+            refused: BTreeMap::new(),
+            kept: None,
+        };
+        (self.tell)(News::Unusable(&verdict));
+        Ok((now, Some(verdict)))
     }
 
     async fn acknowledge(

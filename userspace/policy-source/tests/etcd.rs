@@ -392,6 +392,10 @@ fn a_bad_policy_and_one_beyond_the_bounds_change_nothing_and_are_told() {
     eventually("it is too long", PATIENCE, || {
         host.heard("bytes together") > 0
     });
+    let refused = status(&|status| status.digest.is_empty());
+    // What was pushed may have come into force before it became too long.
+    assert!(refused.result == "refused" && !refused.in_force.is_empty());
+    assert!(refused.error.unwrap().contains("bytes together"));
     put("/underpass/rules/a b.toml", "");
     let names: Vec<String> = (0..MAX_FRAGMENTS).map(|n| format!("{n}.toml")).collect();
     let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "#")).collect();

@@ -264,6 +264,7 @@ impl TappedFlows {
             return;
         };
         self.metrics.flows.set(self.flows.len() as i64);
+        self.listed.stop(cookie, PANICKED);
         let labels = [reading.rule.as_str(), PANICKED];
         self.metrics.stopped.with_label_values(&labels).inc();
         tracing::error!(flow = ?reading.flow.id, "not read any more: what reads it has panicked");
@@ -402,6 +403,7 @@ impl TappedFlows {
         if let Some(why) = stopped.filter(|_| !reading.has_stopped) {
             reading.has_stopped = true;
             let labels = [rule, why.as_str()];
+            self.listed.stop(cookie, why.as_str());
             self.metrics.stopped.with_label_values(&labels).inc();
             tracing::debug!(flow = ?reading.flow.id, reason = why.as_str(), "not read any more");
         }

@@ -15,6 +15,8 @@ pub struct Listed {
     pub flow: Option<Arc<Flow>>,
     /// Whether the flow's session decides which rule it meets, or has decided.
     pub is_asked: bool,
+    /// The reason why the flow is not read any more, as metrics name it.
+    pub stopped: Option<&'static str>,
 }
 
 /// All tapped flows, by cookie. No more than the kernel observes, and a few that have just ended.
@@ -34,6 +36,7 @@ impl ListedFlows {
             id: FlowId::new(flows.take_number()),
             flow: None,
             is_asked: false,
+            stopped: None,
         });
         entry.clone()
     }
@@ -44,8 +47,16 @@ impl ListedFlows {
             id: flow.id,
             flow: Some(flow.clone()),
             is_asked,
+            stopped: None,
         };
         self.0.lock().insert(cookie, listed);
+    }
+
+    /// Notes why a flow is not read any more.
+    pub(super) fn stop(&self, cookie: SockCookie, why: &'static str) {
+        if let Some(listed) = self.0.lock().get_mut(&cookie) {
+            listed.stopped = Some(why);
+        }
     }
 
     /// Keeps these flows alone.

@@ -335,6 +335,24 @@ fn idle_connections_wake_nobody() {
     });
 }
 
+#[test]
+fn what_is_encrypted_is_not_read_and_says_so() {
+    host(|host| {
+        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
+        let mut c = host.connect();
+        // A record with a ClientHello, as far as anybody looks.
+        c.client_sends(&[0x16, 3, 1, 0, 4, 1, 0, 0, 0]);
+        c.server_sends(&[0x16, 3, 3, 0, 4, 2, 0, 0, 0]);
+        let stopped = "underpass_tap_stopped_total{reason=\"tls\",rule=\"r\"}";
+        eventually("it is given up", || {
+            host.agent.metric(stopped).unwrap_or_default() == 1.0
+        });
+        let why = host.flow(&c)["why"].as_str().unwrap().to_owned();
+        assert!(why.contains("speaks TLS"), "{why}");
+        c.ends();
+    });
+}
+
 /// Flows that are left out send nothing that could wake their reader.
 #[test]
 fn who_was_left_out_is_read_again_when_it_is_quiet() {
