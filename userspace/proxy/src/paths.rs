@@ -10,6 +10,12 @@ use prometheus::{GaugeVec, Opts, Registry};
 /// emulator ten.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// The trials of an engine before it is off: what a busy machine delays for a second, or the lack of a descriptor, is no fault of
+/// the kernel's.
+const TRIALS: u32 = 3;
+/// The pause between two of them.
+const TRIAL_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// The choice of the splice's engine: `agent.splice` in the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Splicing {
@@ -59,10 +65,22 @@ pub async fn try_engine(splices: &Splicer, down: Engine) -> ProbeResult {
 
 /// Returns the reason why flows should not be carried by these engines.
 async fn failure(splices: &Splicer) -> Option<String> {
-    match tokio::time::timeout(LIMIT, crate::try_out(splices)).await {
-        Ok(Ok(())) => None,
-        Ok(Err(error)) => Some(format!("{error:#}")),
-        Err(_) => Some(format!("it hangs: nothing came of it in {LIMIT:?}")),
+    let mut trials = 0;
+    loop {
+        trials += 1;
+        let reason = match tokio::time::timeout(LIMIT, crate::try_out(splices)).await {
+            Ok(Ok(())) => return None,
+            Ok(Err(error)) => format!("{error:#}"),
+            Err(_) => return Some(format!("it hangs: nothing came of it in {LIMIT:?}")),
+        };
+        if trials == TRIALS {
+            return Some(reason);
+        }
+        tracing::info!(
+            reason,
+            "a trial of the splice has failed, and is made again"
+        );
+        tokio::time::sleep(TRIAL_AGAIN_AFTER).await;
     }
 }
 

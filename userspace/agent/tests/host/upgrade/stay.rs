@@ -108,16 +108,10 @@ fn which_the_kernel_has_carried() {
         "shortcut = true\npipeline = [{ transform = \"stats\" }]\n",
         None,
     );
-    let mut agent = host.agent("");
-    let engines = "underpass_path_available{path=\"splice_sender\"}";
-    eventually("the engine is tried out", || agent.metric(engines).is_ok());
-    if agent.metric(engines).unwrap() == 0.0 {
-        sandbox::skip::skip(
-            "which_the_kernel_has_carried",
-            "this kernel does not splice",
-        );
-        return;
-    }
+    let mut agent = host.agent("splice = \"sender\"");
+    agent
+        .wait_for_log("path works path=\"splice_sender\"")
+        .unwrap();
     let mut client = host.dial();
     super::log_in(&mut client);
     // One that waits in recv(2) is left alone.
