@@ -77,7 +77,11 @@ impl Flow {
     /// The kernel carries bytes both ways, past the agent's sockets.
     fn expect_carried(&mut self, splice: &Splice) {
         splice
-            .engage(AgentMoved::default(), FlowPosition::UNKNOWN)
+            .engage(
+                SockRef::from(&self.dialled),
+                AgentMoved::default(),
+                FlowPosition::UNKNOWN,
+            )
             .unwrap();
         self.client.write_all(b"question").unwrap();
         let mut bytes = [0; 8];
@@ -205,7 +209,11 @@ fn a_client_that_blocks_and_a_database_that_has_spoken_are_refused() {
         early.dialled.read_exact(&mut [0; 5]).unwrap();
         let splice = early.enrol(splices).unwrap();
         splice
-            .engage(AgentMoved::default(), FlowPosition::UNKNOWN)
+            .engage(
+                SockRef::from(&early.dialled),
+                AgentMoved::default(),
+                FlowPosition::UNKNOWN,
+            )
             .unwrap();
         drop(splice);
         // What is dropped is forgotten, and its sockets are plain ones again.

@@ -493,7 +493,10 @@ async fn hand_over(
     for _ in 0..HANDOVER_ROUNDS {
         let position = enrolled.position(relay);
         let frame_positions = relay.hand_over();
-        if let Err(error) = enrolled.splice.engage(position, frame_positions) {
+        if let Err(error) = enrolled
+            .splice
+            .engage(SockRef::from(far), position, frame_positions)
+        {
             tracing::warn!(%error, "a flow stays with the agent for now");
             return Ok(false);
         }

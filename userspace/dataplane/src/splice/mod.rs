@@ -299,13 +299,19 @@ pub struct Splice {
 
 impl Splice {
     /// From now on bytes may be redirected, once none is on its way through the agent, which has
-    /// read and written on what `position` says, and is at `frame_positions` behind that.
+    /// read and written on what `position` says, and is at `frame_positions` behind that. `far` is the flow's own. When this returns,
+    /// a verdict that still went by the order before has ended: it calls nobody for what it has passed up, which [`Splice::moved`] tells then.
     pub fn engage(
         &self,
+        far: SockRef<'_>,
         position: AgentMoved,
         frame_positions: FlowPosition,
     ) -> Result<(), SpliceRefusal> {
-        self.order(position, frame_positions, true, self.engine.number())
+        self.order(position, frame_positions, true, self.engine.number())?;
+        match self.engine {
+            Engine::Sender => Ok(()),
+            Engine::Egress => wait_for_verdict(far),
+        }
     }
 
     /// By which way it was enrolled.
@@ -339,8 +345,7 @@ impl Splice {
             false,
             abi::SPLICE_ENGINE_OFF,
         )?;
-        // Verdicts run under the socket's lock, which this takes.
-        far.set_tcp_nodelay(true).map_err(kernel)
+        wait_for_verdict(far)
     }
 
     fn order(
@@ -436,6 +441,11 @@ impl Drop for Splice {
         }
         self.carrier.callers().remove(&self.id);
     }
+}
+
+/// Waits until a verdict on this socket has ended that is under way: verdicts run under the socket's lock, which this takes.
+fn wait_for_verdict(far: SockRef<'_>) -> Result<(), SpliceRefusal> {
+    far.set_tcp_nodelay(true).map_err(kernel)
 }
 
 /// The agent's two sockets of a flow to be entered: by their addresses, as the kernel finds them, and
