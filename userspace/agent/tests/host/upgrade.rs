@@ -258,6 +258,11 @@ fn flows_that_are_left_end_when_drain_is_over_or_the_other_agent_is_stopped() {
         }
         let log = former.ends_within(DRAINED).unwrap();
         let why = if is_stopped { "why=Told" } else { "why=Over" };
+        if !is_stopped {
+            eventually("it has seen that", || {
+                agent.json("/agent").unwrap()["before"].is_null()
+            });
+        }
         assert!(log.contains(why), "{log}");
         assert!(!client.read(&mut [0; 1]).is_ok_and(|n| n > 0));
     }
