@@ -41,7 +41,14 @@
 #define IPV6_HEADER 40
 #ifndef IPPROTO_HOPOPTS
 #define IPPROTO_HOPOPTS 0
+#define IPPROTO_ROUTING 43
+#define IPPROTO_FRAGMENT 44
+#define IPPROTO_DSTOPTS 60
 #endif
+/* Each of these once, and destination options twice (RFC 8200, 4.1). */
+#define MAX_EXTENSIONS 5
+/* Above 40 bytes of IPv6's header and five times 256 words of eight bytes. */
+#define TCP_AT_MASK 0x3fff
 
 /* For tests, which run the programs on packets that have no socket: all are of one flow. */
 const volatile __u32 meter_without_socket = 0;
@@ -103,13 +110,32 @@ struct headers {
 	__u32 syn;
 };
 
-/* Where TCP's header is; 0: there is none. Of IPv6's extension headers only the one that the
- * kernel itself puts in: hop by hop, with the length of a packet of more than 64 KiB. */
+/* Where TCP's header is behind IPv6's extension headers, of which the first is of this kind; 0: there is none. The kernel
+ * puts fragments together before a packet comes here, and cuts one after it was here: one that is alone is whole. */
+VERIFIED_ONCE __u32 tcp_behind_extensions(struct __sk_buff *skb, __u32 next)
+{
+	__u32 off = IPV6_HEADER;
+	__u8 h[4];
+
+	for (int i = 0; i < MAX_EXTENSIONS && next != IPPROTO_TCP; i++) {
+		if ((next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING && next != IPPROTO_FRAGMENT &&
+		     next != IPPROTO_DSTOPTS) ||
+		    bpf_skb_load_bytes(skb, off, h, sizeof(h)))
+			return 0;
+		/* Its offset, and whether more follow. */
+		if (next == IPPROTO_FRAGMENT && (h[2] || h[3] & 0xf9))
+			return 0;
+		off += next == IPPROTO_FRAGMENT ? 8 : (h[1] + 1) * 8;
+		next = h[0];
+	}
+	return next == IPPROTO_TCP ? off : 0;
+}
+
+/* Where TCP's header is; 0: there is none. */
 static __always_inline __u32 tcp_at(struct __sk_buff *skb)
 {
 	const __u8 *ip = (void *)(long)skb->data;
 	const __u8 *end = (void *)(long)skb->data_end;
-	__u8 extension[2];
 
 	if (ip + 20 > end)
 		return 0;
@@ -117,11 +143,7 @@ static __always_inline __u32 tcp_at(struct __sk_buff *skb)
 		return ip[9] == IPPROTO_TCP ? (ip[0] & 15) * 4 : 0;
 	if (ip[6] == IPPROTO_TCP)
 		return IPV6_HEADER;
-	if (ip[6] != IPPROTO_HOPOPTS ||
-	    bpf_skb_load_bytes(skb, IPV6_HEADER, extension, sizeof(extension)) ||
-	    extension[0] != IPPROTO_TCP)
-		return 0;
-	return IPV6_HEADER + (extension[1] + 1) * 8;
+	return (__u32)up_to(tcp_behind_extensions(skb, ip[6]), TCP_AT_MASK);
 }
 
 /* False: the packet is none of TCP's. Both headers are where the kernel has read them itself before it asks this

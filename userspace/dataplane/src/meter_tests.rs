@@ -225,6 +225,95 @@ fn every_packet_passes_as_it_was() {
     assert!(segments > 0 && gaps > 100, "{segments} {gaps}");
 }
 
+/// IPv6's extension headers that are read: hop by hop, routing, fragment, destination options.
+const EXTENSIONS: [u8; 4] = [0, 43, 44, 60];
+/// Chains of them.
+const CHAINS: usize = 20_000;
+
+/// A chain of extension headers before TCP, and the first one's kind: most of them good.
+fn chain(random: &mut Random) -> (u8, Vec<u8>) {
+    let (mut next, mut bytes) = (6, Vec::new());
+    for _ in 0..random.below(7) {
+        let words = match random.below(40) {
+            0 if bytes.is_empty() => 255,
+            n => n % 4,
+        };
+        let mut kind = EXTENSIONS[random.below(4)];
+        let mut header = noise(random, 8 + 8 * words);
+        header[..2].copy_from_slice(&[next, words as u8]);
+        if kind == 44 {
+            header.truncate(8);
+            header[2..4].copy_from_slice(&[0, random.below(4) as u8 * 2]);
+            if one_in(random, 10) {
+                let part = [0x0100, 8, 1][random.below(3)];
+                header[2..4].copy_from_slice(&u16::to_be_bytes(part));
+            }
+        }
+        if one_in(random, 60) {
+            kind = [51, 59, 250][random.below(3)];
+        }
+        bytes.splice(..0, header);
+        next = kind;
+    }
+    (next, bytes)
+}
+
+/// The plain reading of where TCP's header is in an IPv6 packet.
+fn tcp_at(ip: &[u8]) -> Option<usize> {
+    let (mut next, mut at) = (ip[6], 40);
+    for _ in 0..5 {
+        let header = ip.get(at..at + 4)?;
+        at += match next {
+            6 => break,
+            44 if header[2] == 0 && header[3] & 0xf9 == 0 => 8,
+            0 | 43 | 60 => 8 + 8 * usize::from(header[1]),
+            _ => return None,
+        };
+        next = header[0];
+    }
+    (next == 6).then_some(at)
+}
+
+/// An IPv6 packet with these headers between IP's and TCP's.
+fn extended((first, chain): &(u8, Vec<u8>), seq: u32, flags: u8) -> Vec<u8> {
+    let mut packet = [&[0; 12][..], &[0x86, 0xdd, 0x60], &[0; 39]].concat();
+    packet[ETHERNET + 6] = *first;
+    packet.extend(chain);
+    let tcp = packet.len();
+    packet.extend([0; 20]);
+    packet[tcp + 4..tcp + 8].copy_from_slice(&seq.to_be_bytes());
+    packet[tcp + 12..tcp + 14].copy_from_slice(&[5 << 4, flags]);
+    packet
+}
+
+#[test]
+fn what_is_behind_extension_headers_is_read_and_nothing_else() {
+    let meter = Meter::load();
+    let mut random = Random::new(13);
+    let (mut seq, mut read, mut longest) = (1, 0, 0);
+    meter.pass("meter_requests", &extended(&(6, Vec::new()), 0, SYN));
+    for _ in 0..CHAINS {
+        let chain = chain(&mut random);
+        let mut packet = extended(&chain, seq, ACK);
+        let is_read = tcp_at(&packet[ETHERNET..]) == Some(40 + chain.1.len());
+        let asked = frame(4, random.below(700), 7, random.below(20));
+        packet.extend(&asked);
+        meter.pass("meter_requests", &packet);
+        if is_read {
+            read += 1;
+            seq += asked.len() as u32;
+            longest = longest.max(chain.1.len());
+        }
+        let requests = meter.read().requests;
+        assert_eq!((requests.frames, requests.gaps), (read, 0), "{chain:02x?}");
+    }
+    let unread = CHAINS as u64 - read;
+    assert!(
+        read > 10_000 && unread > 3_000 && longest > 2_048,
+        "{read} {unread} {longest}"
+    );
+}
+
 #[test]
 fn bytes_that_are_no_packet_pass_as_they_were() {
     let meter = Meter::load();
