@@ -26,7 +26,7 @@ impl RawRule {
         only_observes(&mut self.action);
         self.do_nothing();
         if self.asks_for_session() && !is_bypass {
-            // Nobody observes what is not known at connect(): copies tell it, and what follows.
+            // Copies say whether it holds. Where they cannot, it comes to the agent, which reads and does not observe.
             *self.action.get_mut() = Action::Enrich.as_str().to_owned();
             let counts = toml::Table::from_iter([("transform".to_owned(), "count".into())]);
             self.pipeline.push(Spanned::new(0..0, counts));

@@ -9,7 +9,7 @@ use dataplane::{
 use names::ClusterSettings;
 use policy::{
     Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule,
-    RuleName, Sample, SessionConditions, Shortcut, Window, WindowSettings,
+    RuleName, Sample, Shortcut, Window, WindowSettings,
 };
 use proxy::paths::Splicing;
 use steps::pipelines::Pipelines;
@@ -283,7 +283,7 @@ pub(super) fn rule(
             ..flaw
         });
     }
-    let action = rule_action(&raw.action, &session)?;
+    let action = action("rule.action", &raw.action)?;
     shadow::check(&raw, &session)?;
     limit::check(&raw, &session)?;
     let limit = limit::of(&raw)?;
@@ -372,23 +372,6 @@ fn action(key: &str, text: &Spanned<String>) -> Result<Action, Flaw> {
         text,
         &Action::ALL.map(|action| (action.as_str(), action)),
     )
-}
-
-/// Reads a rule's action. A session rule cannot observe, because its flow is in the agent when the session is known.
-fn rule_action(text: &Spanned<String>, session: &SessionConditions) -> Result<Action, Flaw> {
-    let action = action("rule.action", text)?;
-    match session.named().next() {
-        Some(key) if action == Action::Observe => expected(
-            "rule.action",
-            text,
-            &format!(
-                "`bypass`, `enrich` or `deny` in a rule with `{}`: whether a flow is observed is \
-                 decided at connect(), before its session is known",
-                key.key()
-            ),
-        ),
-        _ => Ok(action),
-    }
 }
 
 /// A share of one processor.

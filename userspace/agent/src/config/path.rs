@@ -32,6 +32,8 @@ pub(super) struct Plan {
     wanted: Wanted,
     /// The place of the key, if it is there.
     at: Option<Range<usize>>,
+    /// The place of the action, if that is to observe.
+    observes: Option<Range<usize>>,
     /// How much of each frame the rule's steps need, or why they need the bytes.
     depth: Result<TapDepth, String>,
 }
@@ -77,7 +79,14 @@ fn plan_of(rule: &RawRule, steps: Option<&Steps>) -> Result<Option<Plan>, Flaw> 
         // Nothing is read any more when it is known that the rule holds.
         (false, _) => Ok(TapDepth::Frames),
     };
-    Ok(Some(Plan { wanted, at, depth }))
+    let observes = rule.action.get_ref() == Action::Observe.as_str();
+    let observes = observes.then(|| rule.action.span());
+    Ok(Some(Plan {
+        wanted,
+        at,
+        observes,
+        depth,
+    }))
 }
 
 fn wanted(path: &Spanned<String>) -> Result<Wanted, Flaw> {
@@ -138,6 +147,7 @@ pub(super) fn settle(
             continue;
         };
         rule.asks_copies = rule.is_session() && obstacle.is_none();
+        cannot_observe(rule, plan, obstacle.as_deref())?;
         if let Some(path) = path(rule, plan, obstacle)? {
             paths.insert(rule.name.clone(), path);
         }
@@ -162,6 +172,25 @@ pub(super) fn doubts(policy: &Policy) -> Vec<String> {
         )
     };
     rules.map(doubt).collect()
+}
+
+/// Refuses a session rule that observes what comes to the agent.
+fn cannot_observe(rule: &Rule, plan: &Plan, obstacle: Option<&str>) -> Result<(), Flaw> {
+    let named = rule.session.named().next();
+    let (Some(at), Some(why), Some(key)) = (plan.observes.clone(), obstacle, named) else {
+        return Ok(());
+    };
+    let why = match plan.wanted {
+        Wanted::Inline => "its `path` is inline",
+        Wanted::Auto | Wanted::Tap => why,
+    };
+    let message = format!(
+        "rule.action: expected `bypass`, `enrich` or `deny` in a rule with `{}`, or behind it only rules that bypass, \
+         observe, or enrich by steps that only read: {why}, so connections come to the agent, where nothing is \
+         observed; found \"observe\"",
+        key.key()
+    );
+    Err(Flaw::new(at, message))
 }
 
 /// None: there is nothing to be said.
@@ -427,11 +456,15 @@ mod tests {
         let reads = format!("user = [\"etl\"]\naction = \"enrich\"\n{STATS}");
         let leaves = "driver = [\"d\"]\naction = \"bypass\"";
         let rest = format!("action = \"enrich\"\n{STATS}");
+        let observes = "user = [\"spark\"]\naction = \"observe\"";
         for rules in [
             &[&*reads][..],
             &[leaves],
             &[&reads, leaves, &rest],
             &[leaves, &reads, "action = \"observe\""],
+            &[observes],
+            &[observes, leaves, &rest],
+            &[leaves, observes],
             // What is behind a rule that surely holds is not met, and neither is what is elsewhere.
             &[
                 &reads,
@@ -470,6 +503,25 @@ mod tests {
             assert_eq!(path.why, format!("inline, because {why}"));
             let tap = parsed(&[&format!("path = \"tap\"\n{reads}"), behind]).unwrap_err();
             assert!(tap.contains(why), "{tap}");
+            let refused = parsed(&[observes, behind]).unwrap_err();
+            let expected = "f:5:10: rule.action: expected `bypass`, `enrich` or `deny` in a rule with `user`, or behind it \
+                            only rules that bypass, observe, or enrich by steps that only read: ";
+            assert!(
+                refused.starts_with(&format!(
+                    "{expected}{why}, so connections come to the agent"
+                )),
+                "{refused}"
+            );
+        }
+        for (own, why) in [
+            ("path = \"inline\"", "its `path` is inline"),
+            ("fail = \"closed\"", "fail = \"closed\" of rule r refuses"),
+        ] {
+            let refused = parsed(&[&format!("{observes}\n{own}")]).unwrap_err();
+            assert!(
+                refused.contains(why) && refused.contains("nothing is observed"),
+                "{refused}"
+            );
         }
         for inline in [leaves, &reads] {
             let inline = format!("path = \"inline\"\n{inline}");

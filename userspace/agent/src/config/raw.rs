@@ -291,8 +291,9 @@ pub(super) struct RawRule {
     /// Name of the rule, in metrics, logs and `underpass flows`. Unique; not `default`, and not `mark-` and a number.
     #[schemars(with = "String", regex(pattern = "^[A-Za-z0-9._-]{1,63}$"))]
     pub name: Spanned<String>,
-    /// Treatment of connections that the rule holds for. `bypass`: nothing; `observe`: the kernel measures them;
-    /// `enrich`: what passes is read; `deny`: they are refused.
+    /// Treatment of connections that the rule holds for. `bypass`: nothing; `observe`: the kernel measures them (with a
+    /// condition on the session, where copies of the handshake tell it: see `path`); `enrich`: what passes is read; `deny`: they
+    /// are refused.
     #[schemars(with = "String", extend("enum" = Action::ALL.map(Action::as_str)))]
     pub action: Spanned<String>,
     /// Treatment of connections while the agent is away. `open`: they go straight to the database; `closed`: they are
@@ -525,7 +526,7 @@ pub(super) struct RawRule {
     /// the session; with `from` by address.
     #[schemars(with = "Option<RawLimit>")]
     pub limit: Option<Spanned<RawLimit>>,
-    /// When a rule that observes has new connections enriched. Needs `action = "observe"`.
+    /// When a rule that observes has new connections enriched. Needs `action = "observe"`, and no condition on the session.
     #[schemars(with = "Option<RawTrigger>")]
     pub trigger: Option<Spanned<RawTrigger>>,
     /// Steps that requests pass, in this order (`docs/pipelines.md`). Needs `action = "enrich"`, or a `trigger`.

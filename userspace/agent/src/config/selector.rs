@@ -59,6 +59,15 @@ pub fn marking_rule(conditions: &[(&str, &str)], action: Action) -> Result<Rule,
     }
     let rule = parse::rule(raw, &mut HashMap::new(), &mut false);
     let mut rule = rule.map_err(|flaw| flaw.message.replace("rule.", ""))?;
+    if let Some(key) = rule.session.named().next()
+        && action == Action::Observe
+    {
+        return Err(format!(
+            "action: expected `bypass`, `enrich` or `deny` with `{}`: the agent takes connections in to learn which ones a mark \
+             means, and whether one is observed is decided at connect(); a rule of the file can observe by its session",
+            key.key()
+        ));
+    }
     rule.is_mark = true;
     if rule.is_session() && action == Action::Deny {
         rule.fail = policy::Fail::Closed;

@@ -29,6 +29,13 @@ fn trigger(rule: &RawRule, raw: &Spanned<RawTrigger>) -> Result<Trigger, Flaw> {
              {action:?}"
         )));
     }
+    if rule.asks_for_session() {
+        return Err(flaw(
+            "expected a rule without conditions on the session, because its connections are left alone until the session \
+             is known"
+                .to_owned(),
+        ));
+    }
     let RawTrigger { p99_ms, lasts } = raw.get_ref();
     if !(LEAST_P99_MS..=MOST_P99_MS).contains(p99_ms) {
         return Err(flaw(format!(
@@ -86,6 +93,11 @@ mod tests {
                 "u.toml:4:11: rule.trigger: for: expected 1s to 7d",
             ),
             ("observe", "{ p99_ms = 5 }", "missing field `for`"),
+            (
+                "observe",
+                "{ p99_ms = 5, for = \"1m\" }\nuser = [\"a\"]",
+                "u.toml:4:11: rule.trigger: expected a rule without conditions on the session",
+            ),
         ] {
             let error = found(action, trigger).unwrap_err();
             assert!(error.contains(expected), "{error}");

@@ -4,6 +4,7 @@
 mod another_user;
 mod denied;
 mod driver;
+mod observed;
 mod undecided;
 
 use std::{
