@@ -69,6 +69,7 @@ const PANICKED: &str = "panicked";
 /// Lines about what the kernel is not told, for each flow or each second.
 static NOT_SETTLED: Rarely = Rarely::failing();
 static NOT_LEFT_OUT: Rarely = Rarely::failing();
+static NOT_LOOKED_AFTER: Rarely = Rarely::failing();
 
 /// The thread that reads tapped flows, while there is one.
 #[derive(Debug)]
@@ -188,10 +189,15 @@ impl TapConsumer for TappedFlows {
     }
 
     fn pause(&mut self, flows: &mut TapFlows<'_>) -> Option<Duration> {
-        self.keep_to_budget(flows);
-        if self.looked.elapsed() >= LOOK_AFTER {
-            self.looked = Instant::now();
-            self.look_after_silent(flows);
+        let looks = AssertUnwindSafe(|| self.look_after(flows));
+        if catch_unwind(looks).is_err() {
+            self.metrics.failed_looks.inc();
+            NOT_LOOKED_AFTER.say(|not_said_before| {
+                tracing::error!(
+                    not_said_before,
+                    "tapped flows are read on, but what looks after them has panicked"
+                );
+            });
         }
         // Nothing comes of those that are left out: they would be left out for ever.
         let leaves_out = !self.budget.left_out().is_empty();
@@ -252,6 +258,20 @@ impl TappedFlows {
         }
         if let Some((rule, settled)) = settled {
             self.settle(cookie, &rule, settled, flows);
+        }
+    }
+
+    /// Keeps to the budget, and ends flows whose end was missed.
+    fn look_after(&mut self, flows: &mut TapFlows<'_>) {
+        let panics = u64::from(test_hooks::get().tap_looks_panic);
+        assert!(
+            self.metrics.failed_looks.get() >= panics,
+            "a test has asked for it"
+        );
+        self.keep_to_budget(flows);
+        if self.looked.elapsed() >= LOOK_AFTER {
+            self.looked = Instant::now();
+            self.look_after_silent(flows);
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use dataplane::{Adopted, NotAdopted};
 use policy::RuleName;
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
-use telemetry::{counters_by, series_of};
+use telemetry::{counter, counters_by, series_of};
 
 /// The metrics of tapped flows.
 #[derive(Clone, Debug)]
@@ -18,6 +18,7 @@ pub struct TapMetrics {
     pub(super) adopted: IntCounterVec,
     pub(super) not_adopted: IntGaugeVec,
     pub(super) failed_waits: IntCounter,
+    pub(super) failed_looks: IntCounter,
 }
 
 impl TapMetrics {
@@ -62,7 +63,18 @@ impl TapMetrics {
             )?,
             not_adopted: not_adopted(registry)?,
             left_out: left_out(registry)?,
-            failed_waits: failed_waits(registry)?,
+            failed_waits: counter(
+                registry,
+                "underpass_tap_failed_waits_total",
+                "Times that copies of tapped flows could not be waited for, for want of memory or descriptors. They were \
+                 looked for every few milliseconds until they could.",
+            )?,
+            failed_looks: counter(
+                registry,
+                "underpass_tap_failed_looks_total",
+                "Times that the reader of copies has panicked where it keeps to its budget, and looks for flows whose end \
+                 was missed. It reads on.",
+            )?,
         })
     }
 
@@ -130,16 +142,6 @@ impl TapMetrics {
             );
         }
     }
-}
-
-fn failed_waits(registry: &Registry) -> prometheus::Result<IntCounter> {
-    let counter = IntCounter::new(
-        "underpass_tap_failed_waits_total",
-        "Times that copies of tapped flows could not be waited for, for want of memory or descriptors. They were looked for \
-         every few milliseconds until they could.",
-    )?;
-    registry.register(Box::new(counter.clone()))?;
-    Ok(counter)
 }
 
 fn left_out(registry: &Registry) -> prometheus::Result<GaugeVec> {

@@ -3,7 +3,7 @@
 use std::{
     io,
     net::{TcpListener, TcpStream},
-    path::Path,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Instant,
 };
@@ -199,14 +199,41 @@ fn the_next_agent_goes_on_with_what_the_dead_one_has_read() {
     });
 }
 
+/// An agent's program with a test hook, in this folder.
+fn hooked(folder: &Path, hook: &str) -> PathBuf {
+    let script = folder.join("underpass");
+    let hook = format!("{}={hook}", test_hooks::VARIABLE);
+    sandbox::program::switched(&script, BINARY, &hook).unwrap();
+    script
+}
+
+#[test]
+fn a_reader_that_panics_between_flows_reads_on() {
+    const PANICS: u32 = 3;
+    let folder = tempfile::tempdir().unwrap();
+    let host = Mortal::new();
+    let agent = host.agent_as(&hooked(folder.path(), &format!("tap_looks_panic={PANICS}")));
+    let mut c = host.connect();
+    let failed = || agent.metric("underpass_tap_failed_looks_total");
+    for asked in 1.. {
+        asks(&mut c, 4, 1);
+        eventually("it is read", || counted(&agent) == asked);
+        if failed().unwrap() == f64::from(PANICS) {
+            break;
+        }
+    }
+    assert_eq!(agent.log().matches("are read on, but").count(), 1);
+    c.ends();
+    eventually("its end is told", || {
+        agent.metric("underpass_tap_flows").unwrap() == 0.0
+    });
+}
+
 #[test]
 fn a_reader_that_panics_costs_one_flow() {
     let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("underpass");
-    let hook = format!("{}=tap_panics_at=WORD", test_hooks::VARIABLE);
-    sandbox::program::switched(&script, BINARY, &hook).unwrap();
     let host = Mortal::new();
-    let agent = host.agent_as(&script);
+    let agent = host.agent_as(&hooked(folder.path(), "tap_panics_at=WORD"));
     let (mut c, mut other) = (host.connect(), host.connect());
     asks(&mut other, 4, 1);
     eventually("it is read", || counted(&agent) == 1);
