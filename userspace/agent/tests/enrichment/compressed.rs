@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, io::Write};
 use cassandra_protocol::{
     compression::Compression,
     crc::{crc24, crc32},
-    frame::frame_encoder::{FrameEncoder, Lz4FrameEncoder},
+    frame::frame_encoder::{FrameEncoder, Lz4FrameEncoder, UncompressedFrameEncoder},
 };
 
 use crate::common::{
@@ -19,9 +19,9 @@ const LARGE_BYTES: usize = 300_000;
 
 /// How a flow travels.
 #[derive(Clone, Copy, Debug)]
-struct Kind {
-    version: u8,
-    compression: Compression,
+pub struct Kind {
+    pub version: u8,
+    pub compression: Compression,
 }
 
 const KINDS: [Kind; 4] = [
@@ -31,7 +31,7 @@ const KINDS: [Kind; 4] = [
     kind(5, Compression::Lz4),
 ];
 
-const fn kind(version: u8, compression: Compression) -> Kind {
+pub const fn kind(version: u8, compression: Compression) -> Kind {
     Kind {
         version,
         compression,
@@ -50,21 +50,11 @@ impl Kind {
     }
 
     /// A frame as a peer sends it.
-    fn sent(self, frame: &[u8]) -> Vec<u8> {
-        let mut encoder = Lz4FrameEncoder::default();
-        match self.version {
-            5 if frame.len() < 1 << 17 => {
-                encoder.add_envelope(frame.to_vec());
-                encoder.finalize_self_contained().to_vec()
-            }
-            5 => {
-                let parts = frame.chunks((1 << 17) - 1);
-                let part = |part| {
-                    let mut encoder = Lz4FrameEncoder::default();
-                    encoder.finalize_non_self_contained(part).1.to_vec()
-                };
-                parts.flat_map(part).collect()
-            }
+    pub fn sent(self, frame: &[u8]) -> Vec<u8> {
+        match (self.version, self.compression) {
+            (5, Compression::None) => segments::<UncompressedFrameEncoder>(frame),
+            (5, _) => segments::<Lz4FrameEncoder>(frame),
+            (_, Compression::None) => frame.to_vec(),
             _ => {
                 let (header, body) = frame.split_at(9);
                 let small = self.compression.encode(body).unwrap();
@@ -79,6 +69,23 @@ impl Kind {
     fn table(self) -> String {
         format!("v{}_{}", self.version, self.compression.as_str().unwrap())
     }
+}
+
+/// A frame in one segment, or in as many as it needs.
+fn segments<E: FrameEncoder + Default>(frame: &[u8]) -> Vec<u8> {
+    let mut encoder = E::default();
+    if encoder.can_fit(frame.len()) {
+        encoder.add_envelope(frame.to_vec());
+        return encoder.finalize_self_contained().to_vec();
+    }
+    let (mut sent, mut rest) = (Vec::new(), frame);
+    while !rest.is_empty() {
+        let mut encoder = E::default();
+        let (taken, segment) = encoder.finalize_non_self_contained(rest);
+        sent.extend(segment);
+        rest = &rest[taken..];
+    }
+    sent
 }
 
 /// How often each table was read.

@@ -6,6 +6,7 @@ mod captured;
 mod counted;
 mod explained;
 mod lossy;
+mod matrix;
 mod page;
 mod prometheus;
 mod shown;

@@ -158,7 +158,7 @@ fn listed(list: &Value) -> Value {
     rows.into()
 }
 
-fn without_times(mut of: Value) -> Value {
+pub fn without_times(mut of: Value) -> Value {
     let fields = of.as_object_mut().unwrap();
     let of_this_run = [
         "time",
@@ -477,34 +477,6 @@ fn told_selects(host: &Host<'_>) -> u64 {
     let mut rows = list.as_array().unwrap().iter();
     let row = rows.find(|row| row["table"] == "orders");
     row.map_or(0, |row| row["count"].as_u64().unwrap())
-}
-
-#[test]
-fn every_stream_may_be_in_flight() {
-    const STREAMS: u16 = 1 << 15;
-    // All of them, whenever the reader comes to it.
-    host_with("tap_ring_bytes = 67108864", |host| {
-        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
-        let mut c = begin(host, 4);
-        let streams = || (0..STREAMS).map(u16::cast_signed);
-        for stream in streams() {
-            c.client_sends(&query(4, stream, SELECT));
-        }
-        let in_flight = || {
-            host.agent
-                .metric("underpass_observed_in_flight{rule=\"r\"}")
-        };
-        eventually("all are out", || in_flight().unwrap() == f64::from(STREAMS));
-        for stream in streams().rev() {
-            c.server_sends(&rows(4, stream, 1));
-        }
-        eventually("all are told", || told_selects(host) == u64::from(STREAMS));
-        let list = host.agent.json("/statements").unwrap();
-        assert_eq!(the(&list, "table", "orders")["rows"], STREAMS);
-        assert_eq!(host.metric("tap_gaps", "rule=\"r\""), 0);
-        assert_eq!(host.metric("tap_abandoned", "rule=\"r\""), 0);
-        c.ends();
-    });
 }
 
 #[test]
