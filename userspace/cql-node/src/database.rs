@@ -18,7 +18,7 @@ use super::schema::{Keyspace, TableDef, uuid_of};
 use super::scylla::Scylla;
 use super::statements::Statements;
 use super::store::{Memory, Table};
-use super::system::System;
+use super::system::{PEERS_V2, System};
 use super::system_table::SystemTable;
 
 /// Schema changes a slow listener may be behind before it misses some.
@@ -119,8 +119,13 @@ impl Database {
             .keyspaces
             .get(keyspace)
             .and_then(|k| k.tables.get(&name.table));
-        let table = table
-            .ok_or_else(|| Failure::invalid(format!("table {} does not exist", name.table)))?;
+        let table = table.ok_or_else(|| {
+            // In the words of the versions that do not have it.
+            Failure::invalid(match name.table.as_str() {
+                PEERS_V2 => format!("unconfigured table {PEERS_V2}"),
+                other => format!("table {other} does not exist"),
+            })
+        })?;
         Ok((Rc::clone(table), None))
     }
 

@@ -80,6 +80,9 @@ pub struct NodeOptions {
     /// The nodes that drivers are told of, itself among them, in the order of their tokens: each has
     /// an equal part of the ring. They share nothing. Empty: it is alone.
     pub ring: Vec<SocketAddr>,
+    /// Whether it has `system.peers_v2`, as Cassandra has since 4.0. Without it, `system.peers` alone tells of the ring, and has no
+    /// ports.
+    pub has_peers_v2: bool,
     /// Extensions of ScyllaDB's that it offers.
     pub scylla: Option<scylla::Scylla>,
     /// Statements that make its schema before the first client comes.
@@ -97,6 +100,7 @@ impl Default for NodeOptions {
             max_connections: 32_768,
             delays: None,
             ring: Vec::new(),
+            has_peers_v2: true,
             scylla: None,
             schema: Vec::new(),
         }
@@ -235,6 +239,9 @@ fn run(
     .map_err(|failure| anyhow::anyhow!(failure.message))?;
     db.rings = rings;
     db.scylla = options.scylla;
+    if !options.has_peers_v2 {
+        db.system.remove_peers_v2();
+    }
     for text in &options.schema {
         let made = db.make(text);
         made.map_err(|failure| anyhow::anyhow!("{text}: {}", failure.message))?;

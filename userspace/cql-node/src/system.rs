@@ -24,6 +24,9 @@ const DEFINITIONS: &str = include_str!("system.cql");
 /// Keyspaces that Cassandra tells of in `system_virtual_schema` instead of `system_schema`.
 const VIRTUAL_KEYSPACES: [&str; 2] = ["system_views", "system_virtual_schema"];
 
+/// The table of peers with their ports.
+pub(super) const PEERS_V2: &str = "peers_v2";
+
 /// The definitions, each with an empty table for plans to stand on.
 #[derive(Debug)]
 pub(super) struct System {
@@ -73,6 +76,13 @@ impl System {
         Ok(Self { keyspaces })
     }
 
+    /// Leaves what Cassandra 3 has.
+    pub(super) fn remove_peers_v2(&mut self) {
+        for keyspace in self.keyspaces.iter_mut().filter(|k| k.name == "system") {
+            keyspace.tables.remove(PEERS_V2);
+        }
+    }
+
     pub(super) fn has_keyspace(&self, name: &str) -> bool {
         self.keyspaces.iter().any(|k| k.name == name)
     }
@@ -91,7 +101,7 @@ impl System {
         let kind = match (keyspace, table) {
             ("system", "local") => SystemTable::Local,
             ("system", "peers") => SystemTable::Peers { v2: false },
-            ("system", "peers_v2") => SystemTable::Peers { v2: true },
+            ("system", PEERS_V2) => SystemTable::Peers { v2: true },
             ("system_views", "clients") => SystemTable::Clients,
             ("system_schema" | "system_virtual_schema", "keyspaces") => {
                 SystemTable::Keyspaces { of_virtual }

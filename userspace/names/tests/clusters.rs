@@ -144,6 +144,24 @@ async fn nodes_of_other_data_centres_do_not_count() {
 }
 
 #[tokio::test]
+async fn nodes_of_a_database_without_the_newer_table_are_read_in_the_older_one() {
+    let node = Node::start(NodeOptions {
+        has_peers_v2: false,
+        ..NodeOptions::default()
+    })
+    .unwrap();
+    let port = node.addr().port();
+    let peers = [2, 3].map(|last| SocketAddr::from(([127, 77, 0, last], port)));
+    // The older table has no ports: all are at that of the node that was asked.
+    let elsewhere = SocketAddr::from(([127, 77, 0, 4], port ^ 1));
+    let told = SocketAddr::new(elsewhere.ip(), port);
+    node.set_ring([&[node.addr(), elsewhere], &peers[..]].concat());
+    let (found, why) = once(settings(&[node.addr()])).await;
+    let all = endpoints(&[&[node.addr(), told], &peers[..]].concat());
+    assert_eq!((found, why), (all, None));
+}
+
+#[tokio::test]
 async fn nobody_there_is_said() {
     let (found, why) = once(settings(&[at(9)])).await;
     assert!(found.is_empty());

@@ -187,11 +187,19 @@ fn a_rule_stays_until_the_names_of_the_next_one_are_looked_up() {
     assert_eq!(state(&agent, "unknown"), 1.0);
 }
 
-#[test]
-fn a_rule_follows_the_nodes_of_its_cluster() {
+/// Nodes of a cluster at the same port of other addresses, as a database has them that tells of no ports.
+fn follows_the_nodes(has_peers_v2: bool) {
     let sandbox = Sandbox::new().unwrap();
-    let start = || sandbox.server(|| Node::start(NodeOptions::default()));
-    let [node, other] = [start(), start()].map(|node| node.unwrap().unwrap());
+    let start = |last| {
+        let listen = ([127, 0, 0, last], PORT).into();
+        let options = NodeOptions {
+            listen,
+            has_peers_v2,
+            ..NodeOptions::default()
+        };
+        sandbox.server(|| Node::start(options)).unwrap().unwrap()
+    };
+    let [node, other, third] = [1, 2, 3].map(start);
     let cluster = format!(
         "[[cluster]]\nname = \"shop\"\ncontact_points = [\"{}\"]\n",
         node.addr()
@@ -203,11 +211,22 @@ fn a_rule_follows_the_nodes_of_its_cluster() {
         let dialled = sandbox.client(|| TcpStream::connect(at)).unwrap();
         dialled.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
     };
-    assert!(is_denied(node.addr()) && !is_denied(other.addr()));
+    let others = [other.addr(), third.addr()];
+    assert!(is_denied(node.addr()) && !others.into_iter().any(is_denied));
     // The agent's own connection is not denied, so it is told of the change.
-    eventually("the next node is known", || {
-        node.set_ring(vec![node.addr(), other.addr()]);
-        is_denied(other.addr())
+    eventually("the next nodes are known", || {
+        node.set_ring([&[node.addr()], &others[..]].concat());
+        others.into_iter().all(is_denied)
     });
     assert_eq!(state(&agent, "known"), 1.0);
+}
+
+#[test]
+fn a_rule_follows_the_nodes_of_its_cluster() {
+    follows_the_nodes(true);
+}
+
+#[test]
+fn a_rule_follows_the_nodes_of_a_database_that_has_the_older_table_alone() {
+    follows_the_nodes(false);
 }
