@@ -130,9 +130,11 @@ fn follow(etcd: &Etcd<'_>) -> JoinSet<()> {
                 let digest = offer.digest();
                 verdicts.send_replace(Some(Verdict {
                     revision: offer.revision,
+                    version: offer.version,
                     digest: digest.clone(),
                     error: None,
                     in_force: digest,
+                    in_force_version: offer.version,
                     refused: BTreeMap::new(),
                     kept: None,
                 }));

@@ -27,6 +27,15 @@ pub struct Version {
     pub fragments: Fragments,
 }
 
+/// The last push, as it stands beside the files.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Pushed {
+    /// The number of the version.
+    pub(crate) version: u64,
+    /// The number of its files: one that somebody else removes leaves no other trace.
+    pub(crate) files: usize,
+}
+
 /// A fleet, by one of its members of etcd.
 pub struct Fleet {
     session: Session,
@@ -115,6 +124,20 @@ impl Fleet {
         operations.extend(
             changed.map(|file| TxnOp::put(keys.rule(&file.name), file.text.as_str(), None)),
         );
+        if let (true, Some(first)) = (operations.is_empty(), files.first()) {
+            // Hosts watch the files, and are to know that this is another version.
+            operations.push(TxnOp::put(
+                keys.rule(&first.name),
+                first.text.as_str(),
+                None,
+            ));
+        }
+        let pushed = Pushed {
+            version: number,
+            files: files.len(),
+        };
+        let pushed = serde_json::to_string(&pushed).map_err(|e| Failure::Lost(e.to_string()))?;
+        operations.push(TxnOp::put(keys.pushed(), pushed, None));
         operations.push(TxnOp::put(keys.version(number), text, None));
         operations.push(TxnOp::put(keys.head(), number.to_string(), None));
         if let Some(oldest) = number

@@ -145,12 +145,14 @@ impl Follower {
             }
             Err(why) => why,
         };
-        let in_force = self.verdicts.borrow().as_ref().map(|v| v.in_force.clone());
+        let last = self.verdicts.borrow().clone();
         let verdict = Verdict {
             revision: now,
+            version: None,
             digest: String::new(),
             error: Some(why.to_string()),
-            in_force: in_force.unwrap_or_default(),
+            in_force_version: last.as_ref().and_then(|last| last.in_force_version),
+            in_force: last.map(|last| last.in_force).unwrap_or_default(),
             refused: BTreeMap::new(),
             kept: None,
         };

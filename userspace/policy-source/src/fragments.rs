@@ -61,6 +61,9 @@ pub struct Fragment {
 pub struct Fragments {
     /// The revision of the store at which the last of them was changed.
     pub revision: i64,
+    /// The number of the version that they are. None: nobody has pushed just these, or who reads them may not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
     /// The files.
     pub files: Vec<Fragment>,
     /// Objects that cannot be files, each with the reason. Only policies that are objects have such: they are refused one
@@ -115,6 +118,7 @@ impl Fragments {
         files.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(Self {
             revision,
+            version: None,
             files,
             unusable: BTreeMap::new(),
             is_cut: false,
@@ -135,6 +139,7 @@ impl Fragments {
         files.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(Self {
             revision,
+            version: None,
             files,
             unusable: BTreeMap::new(),
             is_cut: false,

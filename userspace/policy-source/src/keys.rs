@@ -1,6 +1,7 @@
 //! Where in etcd what is.
 //!
 //! `<prefix>/rules/<name>.toml` are the files of the policy, `<prefix>/head` the number of the version that was pushed last,
+//! `<prefix>/pushed` that number and how many files it has, by which hosts know what they follow,
 //! `<prefix>/history/<number>` the versions, and `<prefix>/status/<host>` what a host made of the policy. `<prefix>/limits/` is what
 //! hosts share limits by ([`crate::Sharer`]).
 
@@ -33,6 +34,10 @@ impl Keys {
 
     pub(crate) fn head(&self) -> String {
         format!("{}/head", self.prefix)
+    }
+
+    pub(crate) fn pushed(&self) -> String {
+        format!("{}/pushed", self.prefix)
     }
 
     pub(crate) fn versions(&self) -> String {

@@ -3,7 +3,7 @@
 use std::{future::Future, io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use etcd_client::{
-    Channel, Client, ConnectOptions, GetOptions, GetResponse, SortOrder, SortTarget,
+    Channel, Client, ConnectOptions, GetOptions, GetResponse, KeyValue, SortOrder, SortTarget,
 };
 use hyper_util::rt::TokioIo;
 use tls::{Endpoint, Outward};
@@ -15,7 +15,7 @@ use tokio::{
 use tonic::transport::{Endpoint as Target, Uri};
 use tower::service_fn;
 
-use crate::{Failure, Fragments, MAX_FRAGMENTS, Settings, Unusable, keys::Keys};
+use crate::{Failure, Fragments, MAX_FRAGMENTS, Settings, Unusable, fleet::Pushed, keys::Keys};
 
 /// The longest message that is taken from etcd: tonic's own limit, far above a policy.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
@@ -100,7 +100,39 @@ impl Session {
         let values =
             values.map(|kv| (kv.key().get(prefix.len()..).unwrap_or_default(), kv.value()));
         // Of a policy without files nobody knows when the last one went.
-        Ok((now, Fragments::of_values(changed.unwrap_or(now), values)))
+        let changed = changed.unwrap_or(now);
+        let fragments = match Fragments::of_values(changed, values) {
+            Ok(fragments) => fragments,
+            Err(why) => return Ok((now, Err(why))),
+        };
+        let version = self.version(read.kvs(), now).await?;
+        Ok((
+            now,
+            Ok(Fragments {
+                version,
+                ..fragments
+            }),
+        ))
+    }
+
+    /// The number of the push that has made these files what they were at a revision. None: somebody has changed them since without a
+    /// push, or this user may not know.
+    async fn version(&mut self, files: &[KeyValue], now: i64) -> Result<Option<u64>, Failure> {
+        let key = self.keys.pushed();
+        let read = match ask(self.answer, self.client.get(key, None)).await {
+            // A role for agents that did not ask for it.
+            Err(Failure::Denied(_)) => return Ok(None),
+            read => read?,
+        };
+        let Some(found) = read.kvs().first() else {
+            return Ok(None);
+        };
+        let then = found.mod_revision();
+        let is_since = files.iter().any(|file| file.mod_revision() > then);
+        let pushed: Option<Pushed> = serde_json::from_slice(found.value()).ok();
+        // A push of a moment ago is read with its files, of which the watch tells.
+        let pushed = pushed.filter(|p| then <= now && !is_since && p.files == files.len());
+        Ok(pushed.map(|pushed| pushed.version))
     }
 
     /// Reads keys with a prefix, from one on, in their order.

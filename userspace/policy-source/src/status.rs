@@ -17,12 +17,16 @@ pub const MAX_ERROR_BYTES: usize = 1024;
 pub struct Verdict {
     /// The revision that was offered.
     pub revision: i64,
+    /// The number of that version. None: it is no version that was pushed.
+    pub version: Option<u64>,
     /// The digest of that policy.
     pub digest: String,
     /// Why it is not in force. None: it is.
     pub error: Option<String>,
     /// The digest of the policy in force.
     pub in_force: String,
+    /// The number of the version in force.
+    pub in_force_version: Option<u64>,
     /// Files that were refused while others were put into force, each with the reason.
     pub refused: BTreeMap<String, String>,
     /// The files that this verdict has put into force, which is to be kept for the next start. None: nothing.
@@ -38,6 +42,9 @@ pub struct Status {
     pub agent: String,
     /// The revision that the host has seen last.
     pub revision: i64,
+    /// The number of that version. None: it is no version that was pushed, or the agent does not tell.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub version: Option<u64>,
     /// The digest of that policy.
     pub digest: String,
     /// `applied`, or `refused`.
@@ -47,6 +54,9 @@ pub struct Status {
     pub error: Option<String>,
     /// The digest of the policy from etcd that is in force.
     pub in_force: String,
+    /// The number of the version in force.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub in_force_version: Option<u64>,
 }
 
 impl Status {
@@ -59,10 +69,12 @@ impl Status {
             host: host.to_owned(),
             agent: agent.to_owned(),
             revision: verdict.revision,
+            version: verdict.version,
             digest: verdict.digest.clone(),
             result: result.to_owned(),
             error: verdict.error.as_deref().map(cut),
             in_force: verdict.in_force.clone(),
+            in_force_version: verdict.in_force_version,
         }
     }
 

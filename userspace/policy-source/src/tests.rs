@@ -62,6 +62,15 @@ fn a_digest_is_that_of_names_and_texts_and_of_nothing_else() {
 }
 
 #[test]
+fn a_status_of_an_agent_that_tells_no_version_is_read() {
+    let text = r#"{"host":"h","agent":"0.1.0","revision":7,"digest":"d","result":"applied","in_force":"d"}"#;
+    let status: Status = serde_json::from_str(text).unwrap();
+    assert_eq!((status.version, status.in_force_version), (None, None));
+    assert!(status.has("d"));
+    assert_eq!(serde_json::to_string(&status).unwrap(), text);
+}
+
+#[test]
 fn members_are_tried_at_once_and_then_less_and_less_often() {
     let pace = Pace::default();
     for failures in 0..3 {

@@ -173,9 +173,11 @@ impl Control {
         };
         let verdict = Some(Verdict {
             revision: offered.revision,
+            version: offered.version,
             digest,
             error,
             in_force: self.from_fleet.good.digest(),
+            in_force_version: self.from_fleet.good.version,
             refused,
             kept,
         });

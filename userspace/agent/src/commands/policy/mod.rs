@@ -193,7 +193,7 @@ async fn status(config: &Path, json: bool, expect: usize) -> anyhow::Result<Exit
     let rows: Vec<Vec<String>> = statuses.iter().map(|status| row(status, &digest)).collect();
     say_text!(
         "{}",
-        table::render(&["HOST", "STATE", "HAS", "AGENT", "WHY"], &rows)
+        table::render(&["HOST", "STATE", "VERSION", "HAS", "AGENT", "WHY"], &rows)
     );
     say!(
         "{}: {good} in force, {refused} refused, {behind} behind",
@@ -241,6 +241,9 @@ fn row(status: &Status, digest: &str) -> Vec<String> {
     vec![
         printable(&status.host),
         State::of(status, digest).as_str().to_owned(),
+        status
+            .in_force_version
+            .map_or("-".to_owned(), |number| number.to_string()),
         printable(&status.in_force),
         printable(&status.agent),
         printable(&error),
@@ -252,7 +255,9 @@ fn host_json(status: &Status, digest: &str) -> serde_json::Value {
         "host": status.host,
         "state": State::of(status, digest).as_str(),
         "revision": status.revision,
+        "version": status.version,
         "in_force": status.in_force,
+        "in_force_version": status.in_force_version,
         "agent": status.agent,
         "error": status.error,
     })

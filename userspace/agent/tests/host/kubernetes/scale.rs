@@ -173,9 +173,11 @@ fn begin(cluster: &Cluster<'_>, tokens: [&Path; 2], tasks: &mut JoinSet<()>) {
                 let digest = offer.digest();
                 verdicts.send_replace(Some(Verdict {
                     revision: offer.revision,
+                    version: offer.version,
                     digest: digest.clone(),
                     error: None,
                     in_force: digest,
+                    in_force_version: offer.version,
                     refused: Default::default(),
                     kept: None,
                 }));
