@@ -32,6 +32,7 @@ mod namespaces;
 mod neighbours;
 mod package;
 mod quotas;
+mod roles;
 mod scale;
 mod service_manager;
 mod shadow;
