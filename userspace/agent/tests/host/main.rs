@@ -31,6 +31,7 @@ mod names;
 mod namespaces;
 mod neighbours;
 mod package;
+mod pushed;
 mod quotas;
 mod roles;
 mod scale;
