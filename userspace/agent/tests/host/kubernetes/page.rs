@@ -1,5 +1,5 @@
 //! `docs/fleet.md`, its part on Kubernetes: every command that it shows is run, in the order of the page, at a real API server, and says
-//! what the page has it say but for numbers. `UPDATE_DOCS=1` writes what they say.
+//! what the page has it say but for times. `UPDATE_DOCS=1` writes what they say.
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 

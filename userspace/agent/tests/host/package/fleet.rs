@@ -1,5 +1,5 @@
 //! `docs/fleet.md`: every command that it shows is run, in the order of the page, with a real cluster of etcd, and says what the page
-//! has it say but for numbers. `UPDATE_DOCS=1` writes what they say.
+//! has it say, numbers too. `UPDATE_DOCS=1` writes what they say. The commands without output are run by [`crate::roles`].
 
 use std::fs;
 
@@ -54,6 +54,37 @@ fn finding(host: &OtherHost<'_>) -> String {
 
 fn end(agent: Held) {
     drop(agent);
+}
+
+#[test]
+fn another_number_on_the_fleets_page_is_seen() {
+    let blocks = blocks_of(PAGE);
+    let with = |text: &str| {
+        let found = blocks.iter().find(|block| block.text.contains(text));
+        found.unwrap_or_else(|| panic!("the page has no {text:?}"))
+    };
+    for (text, other) in [
+        ("exit code 1", "exit code 0"),
+        ("version 4 (version 2 again)", "version 5 (version 2 again)"),
+        ("2 files, 4 rules", "2 files, 5 rules"),
+        ("ee68d65f850a9d9c", "ee68d65f850a9d9d"),
+        ("1 host: 1 in force", "1 host: 0 in force"),
+        ("{limit=\"quota.user\"} 1", "{limit=\"quota.user\"} 2"),
+        ("1/1", "0/1"),
+        ("0/1", "1/1"),
+    ] {
+        let block = with(text);
+        let said = block.text.replacen(text, other, 1);
+        assert_ne!(block.shape(&block.text), block.shape(&said), "{other}");
+    }
+    for (text, other) in [
+        ("  True      5s", " True    11s"),
+        ("HOST         STATE", "HOST  STATE"),
+    ] {
+        let block = with(text);
+        let said = block.text.replacen(text, other, 1);
+        assert_eq!(block.shape(&block.text), block.shape(&said), "{other}");
+    }
 }
 
 #[test]
