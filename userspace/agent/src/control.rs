@@ -27,7 +27,11 @@ use tokio::{
 };
 
 pub use self::names::wanted_names;
-use self::{fleet::FromFleet, names::Waiting, windows::Windows};
+use self::{
+    fleet::{Choosing, FromFleet},
+    names::Waiting,
+    windows::Windows,
+};
 use crate::{
     backends,
     config::{Config, ConfigError, InForce, Sources},
@@ -61,6 +65,7 @@ pub struct Control {
     unreadable: bool,
     config: Config,
     from_fleet: FromFleet,
+    choosing: Choosing,
     marks: Marks,
     triggers: Triggers,
     windows: Windows,
@@ -146,6 +151,7 @@ impl Control {
             unreadable: false,
             config,
             from_fleet: FromFleet::of(heard.cached.clone()),
+            choosing: Choosing::default(),
             marks: Marks::default(),
             triggers,
             windows: Windows::default(),
@@ -190,17 +196,18 @@ impl Control {
                 Some(asked) = self.heard.asked.recv() => self.answer(asked),
                 () = at(self.marks.next_end()) => self.end_marks(),
                 () = at(self.windows.look_at()) => self.look_at_windows(),
-                () = at(self.waiting.look_at()) => self.look_at_names().await,
+                () = at(self.waiting.look_at()) => self.look_at_names(),
                 _ = meter_looks.tick() => self.look_at_meters().await,
                 _ = trigger_looks.tick(), if !self.triggers.is_empty() => {
                     self.look_at_triggers().await;
                 }
                 _ = remembered_looks.tick() => self.look_at_remembered().await,
                 Ok(()) = self.heard.containers.changed() => self.look_at_containers(),
-                Ok(()) = self.heard.names.changed() => self.look_at_names().await,
-                Ok(()) = self.from_fleet.offered(&mut self.heard.offers) => {
-                    self.look_at_offer().await;
+                Ok(()) = self.heard.names.changed() => self.look_at_names(),
+                Ok(()) = self.from_fleet.offered(&mut self.heard.offers), if !self.choosing.is_busy() => {
+                    self.look_at_offer();
                 }
+                chosen = self.choosing.made() => self.take_choice(chosen),
                 _ = cgroup_looks.tick(), if names_either => {
                     self.look_at_cgroups();
                 }

@@ -1,19 +1,19 @@
 //! The fleet's policy: put into force as a change of the file is, whole or not at all.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future, sync::Arc, time::Duration};
 
 use anyhow::anyhow;
 use policy_source::{Fragment, Fragments, Verdict};
 use tokio::{
     sync::watch,
-    task,
+    task::{self, JoinHandle},
     time::{self, Instant},
 };
 
 use super::Control;
 use crate::{
     config::{Sources, Store},
-    fleet::{Halves, LOOK_AGAIN, Refusal, Refusals, choose},
+    fleet::{Choice, Halves, LOOK_AGAIN, Refusal, Refusals, choose},
 };
 
 /// The time between two looks at policies that are objects, at least: whoever may write one does not hold the agent up.
@@ -79,6 +79,55 @@ impl FromFleet {
     }
 }
 
+/// The choice among objects that another thread makes, if one does.
+#[derive(Default)]
+pub(super) struct Choosing(Option<Begun>);
+
+struct Begun {
+    offered: Arc<Fragments>,
+    own: Sources,
+    began: Instant,
+    /// Set when what is refused is to be looked at again at once: what it lacked on the host may be there since this began.
+    is_again: bool,
+    task: JoinHandle<Result<Choice, String>>,
+}
+
+/// A choice that was made.
+pub(super) struct Chosen {
+    offered: Arc<Fragments>,
+    /// The host's own files, beside which it was made.
+    own: Sources,
+    began: Instant,
+    is_again: bool,
+    choice: anyhow::Result<Choice>,
+}
+
+impl Choosing {
+    pub(super) fn is_busy(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Waits until a choice is made.
+    pub(super) async fn made(&mut self) -> Chosen {
+        let made = match &mut self.0 {
+            Some(begun) => (&mut begun.task).await,
+            None => future::pending().await,
+        };
+        let Some(begun) = self.0.take() else {
+            return future::pending().await;
+        };
+        Chosen {
+            offered: begun.offered,
+            own: begun.own,
+            began: begun.began,
+            is_again: begun.is_again,
+            choice: made
+                .map_err(Into::into)
+                .and_then(|choice| choice.map_err(|why| anyhow!(why))),
+        }
+    }
+}
+
 /// Result of files that were offered.
 struct Tried {
     /// The files in force.
@@ -97,22 +146,57 @@ impl Tried {
 }
 
 impl Control {
-    /// Puts the policy that was offered last into force, if it is another than the one that is.
-    pub(super) async fn look_at_fleet(&mut self) {
+    /// Puts the policy that was offered last into force, if it is another than the one that is. Objects are chosen first, on another thread:
+    /// [`Self::take_choice`] goes on.
+    pub(super) fn look_at_fleet(&mut self) {
+        if self.choosing.is_busy() {
+            // The look after it has what is offered now.
+            self.heard.offers.mark_changed();
+            return;
+        }
         let began = Instant::now();
-        let offered = self.heard.offers.borrow_and_update().clone();
-        if let Some(offered) = offered {
-            self.offer(offered).await;
+        let Some(offered) = self.heard.offers.borrow_and_update().clone() else {
+            return;
+        };
+        let tried = match self.has_objects() {
+            true => match self.begin_choice(&offered, began) {
+                Ok(()) => return,
+                Err(why) => Err(why),
+            },
+            false if offered.files == self.from_fleet.good.files => {
+                Ok(Tried::whole(offered.clone()))
+            }
+            false => self
+                .try_fleet(&offered)
+                .map(|()| Tried::whole(offered.clone())),
+        };
+        self.conclude(&offered, tried, began);
+    }
+
+    /// Puts what was chosen into force. **Invariant**: while a choice is made, everything else goes on: the host's own files are read, marks are
+    /// set, and names followed.
+    pub(super) fn take_choice(&mut self, chosen: Chosen) {
+        let own = Sources::read(&self.file);
+        if !own.is_ok_and(|own| own == chosen.own) {
+            // It was checked beside other files.
+            self.heard.offers.mark_changed();
+            self.from_fleet.next_look = Instant::now() + PAUSE;
+            return;
         }
-        let now = Instant::now();
-        if self.has_objects() {
-            self.from_fleet.next_look = now + PAUSE.max(SHARE * (now - began));
+        let tried = chosen
+            .choice
+            .and_then(|choice| self.put_objects(&chosen.own, &chosen.offered, choice));
+        self.conclude(&chosen.offered, tried, chosen.began);
+        if chosen.is_again {
+            self.offer_again();
         }
-        self.from_fleet.look_again = self.from_fleet.has_refused.then(|| now + LOOK_AGAIN);
     }
 
     /// Has files looked at again that were refused, after a change of the host's own.
     pub(super) fn offer_again(&mut self) {
+        if let Some(begun) = &mut self.choosing.0 {
+            begun.is_again = true;
+        }
         if self.from_fleet.has_refused {
             self.from_fleet.refusals.clear();
             self.heard.offers.mark_changed();
@@ -125,16 +209,10 @@ impl Control {
         matches!(store, Some(Store::Kubernetes(_)))
     }
 
-    async fn offer(&mut self, offered: Arc<Fragments>) {
+    /// Notes what became of files that were offered, and says so. `began`: when they began to be looked at.
+    fn conclude(&mut self, offered: &Fragments, tried: anyhow::Result<Tried>, began: Instant) {
         let digest = offered.digest();
         let before = self.from_fleet.good.clone();
-        let tried = match self.has_objects() {
-            true => self.try_objects(&offered).await,
-            false if offered.files == before.files => Ok(Tried::whole(offered.clone())),
-            false => self
-                .try_fleet(&offered)
-                .map(|()| Tried::whole(offered.clone())),
-        };
         let (error, refused, kept) = match tried {
             Ok(tried) => {
                 match tried.good.files == before.files {
@@ -186,6 +264,11 @@ impl Control {
             *before = verdict;
             is_news
         });
+        let now = Instant::now();
+        if self.has_objects() {
+            self.from_fleet.next_look = now + PAUSE.max(SHARE * (now - began));
+        }
+        self.from_fleet.look_again = self.from_fleet.has_refused.then(|| now + LOOK_AGAIN);
     }
 
     /// Says which policies are refused. Others' changes are no reason to say it again.
@@ -207,17 +290,16 @@ impl Control {
         }
     }
 
-    /// Tries policies that are objects. They are chosen on another thread, without a change of what is in force, and those that fit are
-    /// put into force at once: a rule that goes from one object to another is always in one of them.
-    async fn try_objects(&mut self, offered: &Arc<Fragments>) -> anyhow::Result<Tried> {
+    /// Has policies that are objects chosen on another thread, without a change of what is in force.
+    fn begin_choice(&mut self, offered: &Arc<Fragments>, began: Instant) -> anyhow::Result<()> {
         let own = Sources::read(&self.file)?;
         if own != self.from_fleet.own {
             self.from_fleet.refusals.clear();
             self.from_fleet.own = own.clone();
         }
-        let before = self.from_fleet.good.clone();
         let choosing = {
-            let (config, own, before) = (self.config.clone(), own.clone(), before.clone());
+            let (config, own) = (self.config.clone(), own.clone());
+            let before = self.from_fleet.good.clone();
             let (offered, known) = (offered.clone(), self.from_fleet.refusals.clone());
             move || {
                 choose(&before, &offered, &known, &|whole| {
@@ -226,8 +308,24 @@ impl Control {
                 })
             }
         };
-        let choice = task::spawn_blocking(choosing).await?;
-        let choice = choice.map_err(|why| anyhow!(why))?;
+        self.choosing = Choosing(Some(Begun {
+            offered: offered.clone(),
+            own,
+            began,
+            is_again: false,
+            task: task::spawn_blocking(choosing),
+        }));
+        Ok(())
+    }
+
+    /// Puts those that fit into force at once: a rule that goes from one object to another is always in one of them.
+    fn put_objects(
+        &mut self,
+        own: &Sources,
+        offered: &Fragments,
+        choice: Choice,
+    ) -> anyhow::Result<Tried> {
+        let before = self.from_fleet.good.clone();
         if choice.is_open() {
             self.heard.offers.mark_changed();
         }
@@ -236,7 +334,7 @@ impl Control {
         self.from_fleet.refusals = choice.refusals;
         let mut good = choice.good;
         if good.files != before.files
-            && let Err(error) = self.try_beside(&own, &good)
+            && let Err(error) = self.try_beside(own, &good)
         {
             // Checked, and refused by the kernel or by what a rule opens: that is found one by one.
             let changes = good
@@ -247,14 +345,14 @@ impl Control {
             let mut halves = Halves::new(choice.kept, MAX_INSTALLS);
             let mut is_put = false;
             halves.try_all(vec![changes], &mut |whole| {
-                let tried = self.try_beside(&own, whole);
+                let tried = self.try_beside(own, whole);
                 tried
                     .map(|()| is_put = true)
                     .map_err(|why| format!("{why:#}"))
             });
             if !is_put && halves.good.files != before.files {
                 // Nothing but what is gone has changed.
-                self.try_beside(&own, &halves.good)?;
+                self.try_beside(own, &halves.good)?;
             }
             for name in halves.left {
                 refused.insert(name, format!("it is not tried by itself: {error:#}"));

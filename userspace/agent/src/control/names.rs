@@ -38,12 +38,12 @@ impl Waiting {
 impl Control {
     /// Puts files into force that have waited for names, and then the policy again where names of its stand for other addresses than
     /// before.
-    pub(super) async fn look_at_names(&mut self) {
+    pub(super) fn look_at_names(&mut self) {
         self.heard.names.borrow_and_update();
         if self.waiting.until.is_some() {
             self.look_at_file();
             if mem::take(&mut self.waiting.has_offer) {
-                self.look_at_offer().await;
+                self.look_at_offer();
             }
             let is_over = |until| until <= Instant::now();
             if self.waiting.until.is_some_and(is_over) {
@@ -81,7 +81,7 @@ impl Control {
     }
 
     /// Puts the fleet's policy into force, or has it wait for its names.
-    pub(super) async fn look_at_offer(&mut self) {
+    pub(super) fn look_at_offer(&mut self) {
         self.from_fleet.note_look();
         let offered = self.heard.offers.borrow().clone();
         let own = Sources::read(&self.file);
@@ -90,7 +90,7 @@ impl Control {
             .map(|(offered, own)| own.with(&offered));
         self.waiting.has_offer = sources.is_some_and(|sources| self.waits_for_names(&sources));
         if !self.waiting.has_offer {
-            self.look_at_fleet().await;
+            self.look_at_fleet();
         }
     }
 

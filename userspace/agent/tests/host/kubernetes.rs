@@ -1,8 +1,10 @@
 //! An agent at a real API server of Kubernetes: the chart is accepted, bad policies are refused, good ones followed, and what the chart's
 //! service account may do is enough. Containers are those of a runtime (CRI) that a test plays; no kubelet runs.
 
+mod busy;
 mod cluster;
 mod page;
+mod played;
 mod scale;
 
 use std::{
