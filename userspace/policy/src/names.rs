@@ -108,8 +108,8 @@ impl NamedTarget {
         };
         if domain.starts_with('_') {
             let parts: Vec<&str> = domain.splitn(3, '.').collect();
-            let is_service = matches!(parts.as_slice(), [service, protocol, _]
-                if service.len() > 1 && protocol.eq_ignore_ascii_case("_tcp"));
+            let is_service = matches!(parts.as_slice(), [service, protocol, domain]
+                if service.len() > 1 && protocol.eq_ignore_ascii_case("_tcp") && !domain.is_empty());
             return match (is_service, ports) {
                 (true, None) => Ok(Self {
                     name: Name::Service(Domain::parse(domain)?),
@@ -265,6 +265,15 @@ mod tests {
             "_cql._udp.shop",
             "_cql.shop",
             "_._tcp.shop",
+            "_cql._tcp.",
+            "010.1.0.0/16",
+            "010.1.0.1",
+            "10.1.0.0/016",
+            "[fd00::/008]",
+            ":09042",
+            ":+9042",
+            "db.shop:+9042",
+            ":9042-09044",
             "*.shop:9042",
             "http://db.shop:9042",
             "",

@@ -39,8 +39,8 @@ impl Target {
             Some(rest) => rest.split_once(']').ok_or_else(wrong)?,
             None => text.split_at(text.find(':').unwrap_or(text.len())),
         };
-        let port = match port.strip_prefix(':').map(str::parse::<u16>) {
-            Some(Ok(port)) if port != 0 => Some(port),
+        let port = match port.strip_prefix(':').map(number) {
+            Some(Some(port)) if port != 0 => Some(port),
             None if port.is_empty() => None,
             _ => return Err(wrong()),
         };
@@ -64,11 +64,11 @@ impl Target {
     pub fn parse_all(text: &str) -> Result<Vec<Self>, String> {
         let range = text.rsplit_once(':').and_then(|(network, ports)| {
             let (first, last) = ports.split_once('-')?;
-            Some((network, first.parse::<u16>(), last.parse::<u16>()))
+            Some((network, number(first), number(last)))
         });
         match range {
             None => Ok(vec![Self::parse(text)?]),
-            Some((network, Ok(first), Ok(last)))
+            Some((network, Some(first), Some(last)))
                 if first <= last && usize::from(last - first) < MAX_PORTS_OF_A_RANGE =>
             {
                 let ports = first..=last;
@@ -103,8 +103,18 @@ impl Target {
 
 /// Reads a network, or the one address that it is.
 pub fn parse_network(text: &str) -> Option<IpNet> {
-    let network = text.parse().ok();
-    network.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
+    let Some((address, length)) = text.split_once('/') else {
+        return text.parse::<IpAddr>().ok().map(IpNet::from);
+    };
+    let length = u8::try_from(number(length)?).ok()?;
+    IpNet::new(address.parse().ok()?, length).ok()
+}
+
+/// Reads a number of digits: without a sign, and without a zero before others, which some take for an octal number.
+fn number(text: &str) -> Option<u16> {
+    let is_plain =
+        text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    text.parse().ok().filter(|_| is_plain)
 }
 
 /// Checks that a network is written by its first address.

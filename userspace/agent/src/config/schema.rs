@@ -2,7 +2,7 @@
 //!
 //! The types that read the file ([`super::raw`], the settings of each step) are the schema, too, so that neither knows a
 //! key that the other does not. `tests.rs` holds what the schema says of a key against what the parser does with it;
-//! `page.rs` writes `docs/config.md`, `crd.rs` the CRDs of the chart.
+//! `page.rs` writes `docs/config.md`, `crd.rs` the CRDs of the chart, and `to.rs` what these say of destinations.
 
 #[cfg(test)]
 mod crd;
@@ -10,6 +10,8 @@ mod crd;
 mod page;
 #[cfg(test)]
 pub(super) mod tests;
+#[cfg(test)]
+mod to;
 
 use std::borrow::Cow;
 

@@ -286,6 +286,20 @@ fn policies_are_objects_of_kubernetes() {
             "needs action `enrich`",
         ),
         (
+            tenants(
+                "shop/a",
+                r#"{"name": "a", "action": "bypass", "to": [":9042", "nonsense"]}"#,
+            ),
+            "spec.rules[0].to[1] in body should match",
+        ),
+        (
+            tenants(
+                "shop/a",
+                r#"{"name": "a", "action": "bypass", "to": ["cluster:9042"]}"#,
+            ),
+            "spec.rules[0].to[0]",
+        ),
+        (
             tenants("shop/a", r#"{"name": "default", "action": "bypass"}"#),
             "are the agent's",
         ),
@@ -473,7 +487,7 @@ fn policies_are_objects_of_kubernetes() {
     // What only an agent finds: that policy stays as it was, and another team's change is put into force all the same.
     cluster.applies(&tenants(
         "shop/web",
-        r#"{"name": "all", "action": "bypass", "to": ["nonsense"]}"#,
+        r#"{"name": "all", "action": "bypass", "to": ["10.0.0.1/8"]}"#,
     ));
     eventually("it is refused", || {
         let state = state(&cluster);

@@ -13,7 +13,7 @@ use super::{
     super::objects::{MAX_OBJECT_RULES, NOT_TENANTS, TENANT_KEYS, TENANT_STEPS},
     name_of,
     page::STEPS,
-    schema,
+    schema, to,
 };
 
 /// Bounds where the schema has none. Without them the API server cannot say what a validation costs, and refuses the CRD.
@@ -289,6 +289,9 @@ fn rule_of(rule: &Value, is_tenants: bool) -> Value {
                 "description": "Condition on the session: whether the client encrypts.",
             }),
         );
+    }
+    for (key, value) in to::form().as_object().unwrap() {
+        has.get_mut("to").unwrap()["items"][key] = value.clone();
     }
     let pipeline = has.get_mut("pipeline").unwrap();
     pipeline["items"] = json!({"type": "object", "required": ["transform"], "properties": keys});
