@@ -270,7 +270,10 @@ fn of_kubernetes(cluster: &Value) -> String {
         "## Kubernetes\n\n\
         A change is a policy of {rules} rules ({policy}) that becomes another one, and is counted in its status. Kubernetes is made for {most} nodes.\n\n\
         | what | {measured} nodes, measured | a node | {most} nodes, computed |\n| --- | --: | --: | --: |\n{rows}\n\
-        The API server had {memory} of memory with {measured} nodes. {more}.\n\n",
+        The API server had {memory} of memory with {measured} nodes. Beside what was measured, each node says again every {again} minutes, and up to half as many more, what it\n\
+        has: {most} nodes do so {say_again} times in a second. {more}.\n\n",
+        again = shown(policy_source::SAY_AGAIN.as_secs_f64() / 60.0),
+        say_again = shown(NODES / (1.25 * policy_source::SAY_AGAIN.as_secs_f64())),
         rules = shown(number(cluster, "/rules")),
         policy = bytes(number(cluster, "/policy_bytes")),
         most = shown(NODES),

@@ -30,9 +30,9 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// The longest time by which what an agent says is put off, by chance: the agents of 1,000 nodes say then 500 things a second.
 const SPREAD: Duration = Duration::from_secs(2);
 
-/// The time after which an agent says the same again, in case that it was deleted; half as long is added by chance. 5,000 nodes
-/// ask 13 times a second then, and the API server writes nothing where it is as it was.
-const SAY_AGAIN: Duration = Duration::from_secs(300);
+/// The time after which an agent says the same again, in case that it was deleted; half as long is added by chance. Where it is as
+/// it was, the API server writes nothing.
+pub const SAY_AGAIN: Duration = Duration::from_secs(300);
 
 /// Up to so many policies of a kind are read; beyond, the last names of the namespace that has the most are not kept.
 const MOST_READ: usize = 2 * MAX_OBJECTS;
