@@ -113,7 +113,11 @@ impl Drop for Begins {
     }
 }
 
-pub(super) async fn run(
+/// Carries flows until the ring of held SYNs fails. Dropped, it stops taking flows in.
+///
+/// # Errors
+/// The ring cannot be read.
+pub async fn run(
     shared: Arc<ProxyContext>,
     IncomingListeners {
         listeners,
@@ -121,7 +125,8 @@ pub(super) async fn run(
         mut settled,
     }: IncomingListeners,
     mut holds: Holds,
-    (mut adopted, mut handed): (mpsc::UnboundedReceiver<Adopted>, mpsc::Receiver<Handed>),
+    mut adopted: mpsc::UnboundedReceiver<Adopted>,
+    mut handed: mpsc::Receiver<Handed>,
     workers: Workers,
 ) -> anyhow::Result<()> {
     let expected = Expected::default();

@@ -80,40 +80,20 @@ mod unsettled;
 mod wait;
 mod workers;
 
-use std::sync::Arc;
-
 pub use admission::{Admission, NotAdmitted, STRAGGLERS};
 pub use canary::try_out;
 pub use choice::{Backends, Choice, Share};
 pub use close::end_all;
 pub use context::{IncomingListeners, ProxyContext};
-use dataplane::Holds;
 pub use denied::tell_denials;
 pub use hand_over::would_stay;
 pub use inherited::{Inherited, bequeath, give_back, inherit};
-use keeper::Adopted;
+pub use intake::run;
 pub use outbox::SendRings;
 pub use question::candidate;
 pub use quotas::QuotaLimits;
 pub use read_on::{FLOW_FORMAT, Handed, HandedFlow, NotTaken, SealedFlow};
 pub use resume::CarriedOn;
 pub(crate) use resume::carry_on;
-use tokio::sync::mpsc;
 pub use unsettled::Unsettled;
-pub use workers::WorkerOptions;
-
-/// Runs until the ring of held SYNs fails. Dropped, it stops taking flows in.
-///
-/// # Errors
-/// Workers cannot be started, or the ring cannot be read.
-pub async fn run(
-    shared: Arc<ProxyContext>,
-    entrances: IncomingListeners,
-    holds: Holds,
-    adopted: mpsc::UnboundedReceiver<Adopted>,
-    handed: mpsc::Receiver<Handed>,
-    options: WorkerOptions,
-) -> anyhow::Result<()> {
-    let workers = workers::Workers::start(options, &shared.metrics.busy_polls)?;
-    intake::run(shared, entrances, holds, (adopted, handed), workers).await
-}
+pub use workers::Workers;

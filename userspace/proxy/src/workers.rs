@@ -28,24 +28,20 @@ pub(super) struct Pair {
     pub entered: Entered,
 }
 
-/// How workers work.
-pub struct WorkerOptions {
-    /// The rings by which they send: there are as many workers.
-    pub rings: SendRings,
-    /// Whether they look for what comes soon, instead of sleeping.
-    pub busy_poll: bool,
-}
-
-pub(super) struct Workers {
+/// The workers, to which flows are handed. They end when this is dropped and their flows have ended.
+pub struct Workers {
     queues: Vec<mpsc::Sender<Pair>>,
     next: AtomicUsize,
 }
 
 impl Workers {
-    pub(super) fn start(options: WorkerOptions, metrics: &BusyPollMetrics) -> io::Result<Self> {
-        let busy_poll = options.busy_poll.then_some(metrics);
-        let queues = options
-            .rings
+    /// Starts a worker for each of the rings, by which they send. Where `busy_poll` has counters, they look for what comes
+    /// soon instead of sleeping.
+    ///
+    /// # Errors
+    /// There is no thread or no descriptor for one of them.
+    pub fn start(rings: SendRings, busy_poll: Option<&BusyPollMetrics>) -> io::Result<Self> {
+        let queues = rings
             .each()
             .enumerate()
             .map(|(n, own)| start_one(n, own, busy_poll.cloned()))

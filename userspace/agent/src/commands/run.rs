@@ -27,7 +27,7 @@ use flow::Flows;
 use policy::{Policy, Timestamp};
 use policy_source::{Fragments, Pods, Verdict};
 use proxy::{
-    self, Admission, Choice, Handed, ProxyContext, QuotaLimits, Unsettled,
+    self, Admission, Choice, Handed, ProxyContext, QuotaLimits, Unsettled, Workers,
     paths::{PathsAvailable, Splicing},
     tap::TapThread,
 };
@@ -42,6 +42,7 @@ use self::{
     begin::{Beginning, begin},
     early::{Attachment, Doors, Early, Signals, Taken, attach},
     limits::allow_flows,
+    splicing::{HeardSplices, hear},
 };
 use crate::{
     admin::{self, Admin},
@@ -155,10 +156,7 @@ async fn serve(
     };
     match begun {
         Ok(serving) => serving.run().await,
-        Err(error) => {
-            stop(&dataplane)?;
-            Err(error)
-        }
+        Err(error) => Err(stop_because(error, &dataplane)),
     }
 }
 
@@ -194,8 +192,9 @@ struct Serving {
     available: PathsAvailable,
     shared: Arc<ProxyContext>,
     taken: Taken,
-    workers: proxy::WorkerOptions,
+    workers: Workers,
     splicing: Splicing,
+    splices: Result<HeardSplices, String>,
     offered: Offered,
     in_force: watch::Receiver<Arc<InForce>>,
     pins: PathBuf,
@@ -348,6 +347,10 @@ impl Serving {
         if let Err(error) = confine::filter_calls() {
             tracing::warn!("system calls are not filtered: {error:#}");
         }
+        // An agent for which there are no threads or descriptors says so before it is ready.
+        let busy_polls = busy_poll.then_some(&shared.metrics.busy_polls);
+        let started = Workers::start(rings, busy_polls).context("cannot start the workers")?;
+        let splices = hear(attachment.splices, splicing)?;
         let ready = Ready {
             cgroup: early.options.cgroup,
             shown,
@@ -377,8 +380,9 @@ impl Serving {
             available: early.available,
             shared,
             taken,
-            workers: proxy::WorkerOptions { rings, busy_poll },
+            workers: started,
             splicing,
+            splices,
             offered,
             in_force: heard_by_flows.in_force,
             pins,
@@ -511,6 +515,14 @@ fn tell(
         names: heed_names,
     };
     (told, heeded)
+}
+
+/// Stops because of an error, which it returns: one of stopping comes behind it, in the log.
+fn stop_because(error: anyhow::Error, dataplane: &Mutex<Option<Dataplane>>) -> anyhow::Error {
+    if let Err(besides) = stop(dataplane) {
+        tracing::error!("cannot detach: {besides:#}");
+    }
+    error
 }
 
 /// On purpose: hooks go, whatever a rule's `fail`; the edge stays. A crash leaves them all.

@@ -321,9 +321,6 @@ pub fn kernel_bytes(sandbox: &Sandbox) -> u64 {
     sums.sum()
 }
 
-/// A process that has opened nothing for so long has begun.
-const SETTLED: Duration = Duration::from_millis(300);
-
 /// Runs `body` while an agent gets no descriptor beyond those that it has. To poll(2) every number of descriptors is too large then.
 pub fn without_descriptors<R>(agent: &Agent<'_>, body: impl FnOnce() -> R) -> R {
     let pid = Pid::from_raw(agent.pid().cast_signed());
@@ -332,14 +329,6 @@ pub fn without_descriptors<R>(agent: &Agent<'_>, body: impl FnOnce() -> R) -> R 
         // Raised again, this one would take a capability.
         maximum: getrlimit(Resource::Nofile).maximum,
     };
-    // What an agent opens as it begins, it may not have yet.
-    let open = || std::fs::read_dir(format!("/proc/{}/fd", agent.pid())).unwrap();
-    let mut count = 0;
-    eventually("it opens no more", || {
-        std::thread::sleep(SETTLED);
-        let now = open().count();
-        now == std::mem::replace(&mut count, now)
-    });
     let before = prlimit(pid, Resource::Nofile, none).unwrap();
     let result = body();
     prlimit(pid, Resource::Nofile, before).unwrap();

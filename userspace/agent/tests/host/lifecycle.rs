@@ -369,6 +369,17 @@ fn an_agent_without_descriptors_leaves_flows_to_their_rules_fail_for_a_while() {
     }
 }
 
+/// Everything that it needs for its whole life, it has opened before it says that it is ready.
+#[test]
+fn an_agent_that_has_no_descriptors_from_its_first_moment_goes_on() {
+    const FIRST: Duration = Duration::from_secs(2);
+    let host = Host::new();
+    let agent = host.agent("splice = \"sender\"", &host.policy("enrich", ""));
+    without_descriptors(&agent, || thread::sleep(FIRST));
+    let _flow = (host.dial().unwrap(), accept(&host.listener));
+    assert_eq!(outcome(&agent, "r", "intercepted"), 1.0);
+}
+
 /// The client's kernel sends the SYN again after one second, and after three.
 #[test]
 fn a_connection_for_which_there_was_no_descriptor_is_served_when_there_is_one() {

@@ -5,7 +5,7 @@ mod cared;
 pub mod host;
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
     time::Duration,
 };
@@ -348,16 +348,10 @@ fn when_a_keeper_dies_another_one_gets_its_flows() {
     no_keeper_is_left(&agent);
 }
 
-/// No keeper can be started: its log has no folder any more.
 #[test]
 fn flows_do_not_need_the_keeper_while_the_agent_lives() {
-    let host = Host::new();
-    let folder = tempfile::tempdir().unwrap();
-    let (mut agent, logs) = agent_whose_keepers_log(&host, folder.path());
-    let traffic = host.traffic(&agent, 2);
-    std::fs::remove_dir_all(&logs).unwrap();
-    kill_keeper(&agent);
-    until("it is missed", || kept(&agent) == 0.0);
+    let (host, folder) = (Host::new(), tempfile::tempdir().unwrap());
+    let (mut agent, traffic) = without_keeper(&host, folder.path());
     flow_on(&traffic);
     let (client, database) = host.pair();
     let further = Traffic::begin(client, database, 9);
@@ -370,13 +364,18 @@ fn flows_do_not_need_the_keeper_while_the_agent_lives() {
     agent.kill().unwrap();
 }
 
-/// Starts an agent whose keepers can start only as long as the folder is there that is returned with it.
-fn agent_whose_keepers_log<'h>(host: &'h Host, folder: &Path) -> (Agent<'h>, PathBuf) {
+/// Starts an agent with two flows whose keeper has died. No other one can be started: its log has no folder any more.
+fn without_keeper<'h>(host: &'h Host, folder: &Path) -> (Agent<'h>, Vec<Traffic>) {
     let (script, logs) = (folder.join("agent"), folder.join("logs"));
     std::fs::create_dir(&logs).unwrap();
     let switch = format!("UNDERPASS_TEST_HOOKS=keeper_log={}/log", logs.display());
     sandbox::program::switched(&script, BINARY, &switch).unwrap();
-    (host.agent_as(&script, "auto"), logs)
+    let agent = host.agent_as(&script, "auto");
+    let traffic = host.traffic(&agent, 2);
+    std::fs::remove_dir_all(&logs).unwrap();
+    kill_keeper(&agent);
+    until("it is missed", || kept(&agent) == 0.0);
+    (agent, traffic)
 }
 
 /// Longer than an agent drains at least.
@@ -384,13 +383,8 @@ const DRAINS: Duration = Duration::from_secs(4);
 
 #[test]
 fn flows_whose_keeper_has_died_stay_with_their_agent_when_another_one_takes_over() {
-    let host = Host::new();
-    let folder = tempfile::tempdir().unwrap();
-    let (mut agent, logs) = agent_whose_keepers_log(&host, folder.path());
-    let traffic = host.traffic(&agent, 2);
-    std::fs::remove_dir_all(&logs).unwrap();
-    kill_keeper(&agent);
-    until("it is missed", || kept(&agent) == 0.0);
+    let (host, folder) = (Host::new(), tempfile::tempdir().unwrap());
+    let (mut agent, traffic) = without_keeper(&host, folder.path());
     let mut former = agent.take_over("").unwrap();
     assert!(former.ends_within(DRAINS).is_err(), "it has ended");
     flow_on(&traffic);

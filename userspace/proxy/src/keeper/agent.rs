@@ -1,16 +1,10 @@
-//! The agent's side of the keeper: finds a keeper or starts one, has it hold flows, and adopts the
-//! flows that it has.
+//! The agent's side of the keeper: has it hold flows, and adopts the flows that it has.
 
 use std::{
     collections::{HashMap, HashSet},
-    fs::File,
     io,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::FileTypeExt,
-    },
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    os::fd::{BorrowedFd, OwnedFd},
+    path::Path,
     sync::{
         Arc,
         atomic::{
@@ -19,28 +13,23 @@ use std::{
         },
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use anyhow::{Context, ensure};
 use dataplane::Splicer;
 use parking_lot::{Mutex, MutexGuard};
 use telemetry::{Metrics, Rarely};
 use tokio::{runtime, sync::mpsc, task::AbortHandle, time};
 
 use super::{
-    find,
+    meet::{Met, Wanted, meet},
     protocol::{Link, Message, Parcel, cloned},
     snapshot::FlowSnapshot,
 };
-use crate::link::HeldOpen;
 
 /// The most flows that wait to be sent to the keeper, each with two descriptors more. Sending one
 /// takes microseconds; further flows are kept later.
 pub const WAITING: usize = 128;
-
-/// The time limit from starting a keeper to its first message.
-const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// The time limit, when the agent ends, for the keeper to get what it is to have: many times what a process takes to
 /// begin, and less than service managers wait.
@@ -48,12 +37,7 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 /// The interval at which that is looked at.
 const SETTLE_LOOK: Duration = Duration::from_millis(2);
 
-/// The time within which a keeper that has flows is asked for them again, because it says nothing, or that its agent lives:
-/// on a busy machine a death takes seconds to be seen. Then this agent starts a keeper of its own.
-pub const ADOPTION_LIMIT: Duration = Duration::from_secs(15);
-/// The time limit for that where the keeper's agent may well live: this agent takes over from it.
-pub const ADOPTION_LIMIT_OF_UPGRADES: Duration = Duration::from_secs(2);
-
+/// The pause after a keeper could not be heard or told.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The pause after no keeper could be had, as for want of descriptors, or one has ended.
@@ -62,7 +46,6 @@ const MEET_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Lines about that, and about messages of a keeper that cannot be received.
 static NOT_MET: Rarely = Rarely::failing();
 static UNHEARD: Rarely = Rarely::failing();
-static OTHER_VERSION: Rarely = Rarely::failing();
 
 /// A flow that the keeper gives to this agent.
 pub struct Adopted {
@@ -117,14 +100,6 @@ impl Engine {
             descriptors.collect::<io::Result<_>>()?,
         ))
     }
-}
-
-/// A keeper that is looked for, or started.
-struct Wanted {
-    /// The agent's control socket, next to which keepers are.
-    control: PathBuf,
-    limit: Duration,
-    log_format: &'static str,
 }
 
 /// The hold on a flow: the keeper has the flow's sockets until this is dropped.
@@ -506,14 +481,6 @@ fn hear(keeper: &Keeper, (message, fds): Parcel, adopted: &mpsc::UnboundedSender
     }
 }
 
-/// A keeper that has this agent.
-struct Met {
-    link: Link,
-    /// The keeper, if this agent has started it.
-    child: Option<Child>,
-    open: HeldOpen,
-}
-
 /// Meets a keeper, however often that fails. Flows are not kept meanwhile.
 async fn meet_at_last(keeper: &Keeper, wanted: &Wanted) -> Met {
     loop {
@@ -547,121 +514,4 @@ async fn meet_and_tell(keeper: &Keeper, wanted: &Wanted) -> anyhow::Result<Met> 
         let _ = met.link.send(parcel).await;
     }
     Ok(met)
-}
-
-/// Finds a keeper of this version that no agent uses, or starts one.
-async fn meet(wanted: &Wanted) -> anyhow::Result<Met> {
-    let version = find::version();
-    let begun = Instant::now();
-    loop {
-        match adopted(&wanted.control, &version).await {
-            Theirs::Adopted(link) => {
-                let open = link.hold_open()?;
-                return Ok(Met {
-                    link,
-                    child: None,
-                    open,
-                });
-            }
-            Theirs::Nobodys => break,
-            Theirs::NotYet(why) if begun.elapsed() >= wanted.limit => {
-                tracing::warn!(why, "a keeper is left alone");
-                break;
-            }
-            Theirs::NotYet(_) => time::sleep(BUSY_PAUSE).await,
-        }
-    }
-    let (ours, theirs) = Link::pair()?;
-    let link = Link::new(ours)?;
-    let mut child = spawn(wanted, theirs).context("no keeper can be started")?;
-    let hello = Message::Hello { version };
-    let begun = async {
-        link.send(&(hello, Vec::new())).await?;
-        let answer = time::timeout(START_LIMIT, link.receive()).await;
-        let has_begun = matches!(answer, Ok(Ok(Some((Message::Hello { .. }, _)))));
-        ensure!(has_begun, "the keeper does not begin: {answer:?}");
-        anyhow::Ok(link.hold_open()?)
-    };
-    match begun.await {
-        Ok(open) => {
-            tracing::info!(pid = child.id(), "keeper started");
-            Ok(Met {
-                link,
-                child: Some(child),
-                open,
-            })
-        }
-        Err(error) => {
-            // It has no flow.
-            let _ = child.kill();
-            let _ = child.wait();
-            Err(error)
-        }
-    }
-}
-
-/// The outcome of asking the keepers that exist already.
-enum Theirs {
-    /// A keeper has taken this agent.
-    Adopted(Link),
-    /// A keeper may take this agent soon, and the reason why it has not.
-    NotYet(&'static str),
-    /// No keeper is for this agent.
-    Nobodys,
-}
-
-async fn adopted(control: &Path, version: &str) -> Theirs {
-    let mut theirs = Theirs::Nobodys;
-    for link in find::links(control) {
-        let hello = Message::Hello {
-            version: version.to_owned(),
-        };
-        match find::ask(&link, hello).await {
-            Some(Message::Hello { version: other }) if other == version => {
-                tracing::info!("a keeper has flows of an agent before this one");
-                return Theirs::Adopted(link);
-            }
-            Some(Message::Hello { version: other }) => OTHER_VERSION.say(|not_said_before| {
-                tracing::warn!(
-                    other,
-                    not_said_before,
-                    "a keeper of another version stays with its flows until they end"
-                );
-            }),
-            Some(Message::Busy) => theirs = Theirs::NotYet("its agent lives"),
-            Some(answer) => tracing::warn!(?answer, "a keeper is left alone"),
-            // Who has ended is not found again.
-            None => theirs = Theirs::NotYet("it does not answer"),
-        }
-    }
-    theirs
-}
-
-/// Starts a keeper. The link is its standard input, so that no other process can be its agent
-/// before this one.
-fn spawn(wanted: &Wanted, link: OwnedFd) -> io::Result<Child> {
-    let control = std::path::absolute(&wanted.control)?;
-    let mut command = Command::new("/proc/self/exe");
-    command.arg("keep").arg("--control").arg(control);
-    command.arg("--log-format").arg(wanted.log_format);
-    command.stdin(Stdio::from(link)).stdout(Stdio::null());
-    command.stderr(log_of_its_own()?);
-    command.spawn()
-}
-
-/// Opens the keeper's log. A pipe's reader or a terminal may end before the keeper does, so such a
-/// standard error is not passed on.
-fn log_of_its_own() -> io::Result<Stdio> {
-    let own = io::stderr().as_fd().try_clone_to_owned()?;
-    let file = File::from(own);
-    let kind = file.metadata()?.file_type();
-    match kind.is_socket() || kind.is_file() {
-        true => Ok(Stdio::from(file)),
-        false => match &test_hooks::get().keeper_log {
-            Some(path) => Ok(Stdio::from(
-                File::options().create(true).append(true).open(path)?,
-            )),
-            None => Ok(Stdio::null()),
-        },
-    }
 }

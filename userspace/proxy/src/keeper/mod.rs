@@ -3,7 +3,7 @@
 //!
 //! - `protocol.rs`: the messages between the agent and the keeper.
 //! - `snapshot.rs`: a flow's state, on its way from process to process.
-//! - `agent.rs`: the agent's side: finds or starts a keeper, has flows kept, adopts flows.
+//! - `agent.rs`: the agent's side: has flows kept, adopts flows; `meet.rs`: finds a keeper, or starts one.
 //! - `process.rs`: the keeper's process: the flows that it holds, and their agent.
 //! - `caretaker.rs`: flows that the keeper carries itself, because they have no agent.
 //! - `find.rs`: the search for keepers by their sockets.
@@ -17,14 +17,14 @@ mod caretaker;
 mod find;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
+mod meet;
 mod process;
 mod protocol;
 mod shortcuts;
 mod snapshot;
 
-pub use agent::{
-    ADOPTION_LIMIT, ADOPTION_LIMIT_OF_UPGRADES, Adopted, Keeper, Kept, NotKept, WAITING,
-};
+pub use agent::{Adopted, Keeper, Kept, NotKept, WAITING};
 pub use find::{Found, end_all, find};
+pub use meet::{ADOPTION_LIMIT, ADOPTION_LIMIT_OF_UPGRADES};
 pub use process::run;
 pub use snapshot::FlowSnapshot;

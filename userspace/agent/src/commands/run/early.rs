@@ -22,7 +22,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::{limits, stop};
+use super::{limits, stop_because};
 use crate::{
     admin,
     backends::{BackendMetrics, BalancedCounters},
@@ -203,13 +203,13 @@ pub(super) struct Taken {
     pub(super) netns_agents: Arc<NetnsAgents>,
     pub(super) serve_requests: ServeRequests,
     pub(super) denials: KernelDenials,
-    pub(super) splices: Result<(Splicer, Calls), String>,
     pub(super) settle: mpsc::Sender<NewNetnsListeners>,
 }
 
 /// Where everything is that the tasks have in common.
 pub(super) struct Attachment {
     pub(super) taken: Taken,
+    pub(super) splices: Result<(Splicer, Calls), String>,
     pub(super) answers: Answers,
     pub(super) remembered: Arc<Remembered>,
     pub(super) legs: Legs,
@@ -252,8 +252,7 @@ pub(super) fn attach(
     early.services.collectors.dial_by(probe);
     // Beneath the pins, which are ours alone by now.
     if is_first && let Err(error) = early.edge_control.apply(&config.xdp, &config.policy) {
-        stop(&early.attached)?;
-        return Err(error);
+        return Err(stop_because(error, &early.attached));
     }
     let (settle, settled) = mpsc::channel(MAX_NAMESPACES);
     // There is room for as many as there can be.
@@ -274,9 +273,9 @@ pub(super) fn attach(
             netns_agents,
             serve_requests,
             denials,
-            splices,
             settle,
         },
+        splices,
         answers,
         remembered,
         legs,

@@ -1,6 +1,6 @@
 //! The splice, from its trial on, and the keeper that goes with it and with the shortcut.
 
-use std::{path::Path, sync::Arc, thread, time::Duration};
+use std::{io, path::Path, sync::Arc, thread, time::Duration};
 
 use dataplane::{Calls, ProbeResult, Splicer};
 use policy::Policy;
@@ -42,27 +42,54 @@ pub(super) fn keeper<'a>(
     shared.keeper.get()
 }
 
+/// The splice, whose calls are heard. The channel tells of the end of that.
+pub(super) type HeardSplices = (Splicer, oneshot::Receiver<io::Result<()>>);
+
+/// Hears the splice's calls on a thread of their own: a flow that has called waits, and nothing else may keep its call from
+/// it.
+///
+/// # Errors
+/// There is no thread or no descriptor for it.
+pub(super) fn hear(
+    splices: Result<(Splicer, Calls), String>,
+    splicing: Splicing,
+) -> io::Result<Result<HeardSplices, String>> {
+    if splicing == Splicing::Off {
+        return Ok(Err("the file says so".into()));
+    }
+    let (splicer, calls) = match splices {
+        Ok(both) => both,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let (done, ended) = oneshot::channel();
+    thread::Builder::new()
+        .name("calls".into())
+        .spawn(move || drop(done.send(runtime.block_on(calls.run()))))?;
+    Ok(Ok((splicer, ended)))
+}
+
 /// Tries the splice out, and from then on has flows take it.
 pub(super) async fn splice(
     shared: &ProxyContext,
-    splices: Result<(Splicer, Calls), String>,
+    splices: Result<HeardSplices, String>,
     splicing: Splicing,
     available: PathsAvailable,
     keep: impl FnOnce(&Splicer),
-) -> std::io::Result<()> {
-    if splicing == Splicing::Off {
-        let _ = shared.splices.set(Err("the file says so".into()));
-        return std::future::pending().await;
-    }
-    let (splices, calls) = match splices {
+) -> io::Result<()> {
+    let (splices, ended) = match splices {
         Ok(both) => both,
         Err(reason) => {
             let _ = shared.splices.set(Err(reason.clone()));
-            available.note(&ProbeResult {
-                path: "splice".into(),
-                took: Duration::ZERO,
-                failure: Some(reason),
-            });
+            if splicing != Splicing::Off {
+                available.note(&ProbeResult {
+                    path: "splice".into(),
+                    took: Duration::ZERO,
+                    failure: Some(reason),
+                });
+            }
             return std::future::pending().await;
         }
     };
@@ -98,19 +125,7 @@ pub(super) async fn splice(
         std::future::pending().await
     };
     tokio::select! {
-        ended = on_its_own_thread(calls) => ended,
+        ended = ended => ended.map_err(io::Error::other)?,
         never = try_out => never,
     }
-}
-
-/// A flow that has called waits: nothing else may keep its call from it.
-async fn on_its_own_thread(calls: Calls) -> std::io::Result<()> {
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let (done, ended) = oneshot::channel();
-    thread::Builder::new()
-        .name("calls".into())
-        .spawn(move || drop(done.send(runtime.block_on(calls.run()))))?;
-    ended.await.map_err(std::io::Error::other)?
 }

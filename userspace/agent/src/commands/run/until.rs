@@ -17,7 +17,7 @@ use super::{
     Serving,
     early::Taken,
     splicing::{keeper, splice},
-    stop, with,
+    stop, stop_because, with,
 };
 use crate::{
     admin, edge, incoming, marks, namespaces,
@@ -39,7 +39,10 @@ impl Serving {
         let ready = self.admin.ready.clone();
         let ended = self.until_one_ends().await;
         ready.store(false, Relaxed);
-        stop(&attached)?;
+        let ended = match ended {
+            Ok(ending) => stop(&attached).map(|()| ending),
+            Err(error) => Err(stop_because(error, &attached)),
+        };
         shared.services.journals.finish(FINISH);
         shared.services.collectors.finish(FINISH);
         match ended? {
@@ -79,6 +82,7 @@ impl Serving {
             taken,
             workers,
             splicing,
+            splices,
             offered,
             in_force,
             pins,
@@ -95,7 +99,6 @@ impl Serving {
             netns_agents,
             serve_requests,
             denials,
-            splices,
             settle,
         } = taken;
         let shared = &shared;
@@ -257,14 +260,14 @@ async fn told_to_stop(
     }
     // Whoever is closed now connects again, past the agent.
     ready.store(false, Relaxed);
-    stop(attached)?;
+    let stopped = stop(attached);
     if let Some(before) = before {
         // It has ended, or does.
         let end = (Message::End, Vec::new());
         let _ = time::timeout(LAST_WORDS, before.send(&end)).await;
     }
     end_flows(shared).await;
-    Ok(signal)
+    stopped.map(|()| signal)
 }
 
 /// Ends flows, but for those that the kernel carries.
