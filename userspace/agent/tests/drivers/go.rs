@@ -59,3 +59,8 @@ fn v5_in_lz4_through_a_pipeline() {
 fn v5_found_running() {
     GO.adopted("go::v5_found_running", 5);
 }
+
+#[test]
+fn v5_in_lz4_is_told_of_copies() {
+    GO.told_of_copies("go::v5_in_lz4_is_told_of_copies", 5, "lz4");
+}

@@ -60,3 +60,8 @@ fn v5_in_lz4_through_a_pipeline() {
 fn v4_found_running() {
     JAVA.adopted("java::v4_found_running", 4);
 }
+
+#[test]
+fn v5_is_told_of_copies() {
+    JAVA.told_of_copies("java::v5_is_told_of_copies", 5, "none");
+}

@@ -15,6 +15,9 @@
 mod adopted;
 mod cassandra;
 mod cluster;
+#[path = "../enrichment/trace/collector.rs"]
+#[expect(dead_code, reason = "the tests of spans use all of it")]
+mod collector;
 mod differential;
 mod fold;
 mod go;
@@ -33,6 +36,7 @@ mod protect;
 mod provided;
 mod python;
 mod rust;
+mod same;
 mod scylla;
 mod seen;
 mod sockets;

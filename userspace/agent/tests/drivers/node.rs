@@ -36,3 +36,8 @@ fn v4_through_a_pipeline() {
 fn v4_found_running() {
     NODE.adopted("node::v4_found_running", 4);
 }
+
+#[test]
+fn v4_is_told_of_copies() {
+    NODE.told_of_copies("node::v4_is_told_of_copies", 4, "none");
+}

@@ -9,6 +9,7 @@ use sandbox::skip;
 use super::{
     adopted,
     cassandra::{Cassandra, PIPELINE},
+    same,
     seen::{self, Kinds, kinds},
     suite::{self, Details},
 };
@@ -87,6 +88,22 @@ impl Program {
         assert_eq!(details, wanted, "{:?}", cases(&details));
     }
 
+    /// Runs the suite through reporters, inline and tapped, which tell the same.
+    pub fn told_of_copies(&self, test: &str, version: u8, compression: &str) {
+        let Some((program, cassandra)) = self.provided(test) else {
+            return;
+        };
+        let keyspace = self.keyspace("same", version, compression);
+        same::is_told_of_copies(&cassandra, &keyspace, |cgroup| {
+            let cgroup = Some(cgroup);
+            self.run(&program, &cassandra, cgroup, "same", version, compression);
+        });
+    }
+
+    fn keyspace(&self, way: &str, version: u8, compression: &str) -> String {
+        format!("underpass_{}_{way}_v{version}_{compression}", self.name)
+    }
+
     fn provided(&self, test: &str) -> Option<(String, Cassandra)> {
         Some((
             skip::provided(test, self.variable)?,
@@ -104,7 +121,7 @@ impl Program {
         version: u8,
         compression: &str,
     ) -> String {
-        let keyspace = format!("underpass_{}_{way}_v{version}_{compression}", self.name);
+        let keyspace = self.keyspace(way, version, compression);
         let schema = suite::folder().join("schema.cql");
         let args = [
             "--protocol",

@@ -64,16 +64,6 @@ fn driver_v4_in_lz4_through_enrich() {
     compressed("python::driver_v4_in_lz4_through_enrich", 4, "lz4", "");
 }
 
-#[test]
-fn driver_v4_in_snappy_through_enrich() {
-    compressed(
-        "python::driver_v4_in_snappy_through_enrich",
-        4,
-        "snappy",
-        "",
-    );
-}
-
 /// v5 has no other compression.
 #[test]
 fn driver_v5_in_lz4_through_enrich() {

@@ -124,7 +124,11 @@ impl<S: Read + Write> Peer<S> {
             if let Some(came) = next {
                 return Ok(came.frame.unwrap().to_vec());
             }
-            let n = self.stream.read(&mut piece)?;
+            let n = match self.stream.read(&mut piece) {
+                // A socket with a time limit is not read on by itself.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
             if n == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -139,14 +143,14 @@ impl<S: Read + Write> Peer<S> {
         (frame[4], frame[9..].to_vec())
     }
 
-    /// Whether its connection was reset, or ended.
-    pub fn sees_loss(&mut self) -> bool {
+    /// Its connection is reset, or ends.
+    pub fn sees_loss(&mut self) {
         match self.try_next() {
             Ok(frame) => panic!("it is told {frame:?}"),
-            Err(error) => matches!(
-                error.kind(),
-                io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof
-            ),
+            Err(error) => {
+                let lost = [io::ErrorKind::ConnectionReset, io::ErrorKind::UnexpectedEof];
+                assert!(lost.contains(&error.kind()), "{error}");
+            }
         }
     }
 }
