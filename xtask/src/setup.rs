@@ -302,6 +302,9 @@ pub fn run(args: &Args) -> Result<()> {
     if parts.contains(&Part::Package) {
         ensure_target(ARM)?;
     }
+    if parts.contains(&Part::Cassandra) {
+        cassandra::ensure()?;
+    }
     if parts.contains(&Part::Python) {
         python::ensure()?;
     }

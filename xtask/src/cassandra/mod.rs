@@ -22,7 +22,7 @@ mod node;
 mod ready;
 mod start;
 
-pub use install::{COPY_JARS, find_java};
+pub use install::{COPY_JARS, ensure, find_java};
 
 /// The role that a new node has.
 pub const USER: &str = "cassandra";
@@ -124,7 +124,7 @@ pub fn up(port: Option<u16>) -> Result<Up> {
     let port = port.unwrap_or(DEFAULT_PORT);
     start::check_free(port)?;
     setup::ensure(&[Part::Cassandra])?;
-    install::ensure()?;
+    ensure()?;
     let node = start::start(port)?;
     Ok(Up {
         address: address(port),
