@@ -55,6 +55,7 @@ const OTHER_PAGES: &str = "\
 - [Backends](maglev.md): how connections spread over backends, beside a consistent-hash ring.
 - [Frames](frames.md): frames per second through the decoder, and their allocations.
 - [Exports](exports.md): the ways out of the I/O threads.
+- [The tap, soaked](tapped.md): an agent that is killed again and again, connections that were there before, a million statements.
 - [Upgrades under load](upgrades.md): requests of drivers while agents take over from one another.
 - [A soak](soak.md): clients on all paths at once, while one fault follows another.
 - [Where the time goes](../../docs/where-time-goes.md): profiles, with flame graphs.

@@ -28,15 +28,15 @@ pub enum Verb {
         #[arg(last = true)]
         args: Vec<String>,
     },
-    /// Measure the comparisons that carry a bar until each is decided, into bench/results/bars.json.gz; goes on where
-    /// ctrl-C ended it; needs root and a quiet machine
+    /// Measure the comparisons that carry a bar until each is decided, for at most 45 minutes, into
+    /// bench/results/bars.json.gz; goes on where ctrl-C ended it; needs root and a quiet machine
     Bars {
         /// Passed to `underpass-bench bars` (`-- --help` shows what it takes)
         #[arg(last = true)]
         args: Vec<String>,
     },
     /// Measure what a user sees first, into bench/results/headline.json.gz: latency at rates that leave room, CPU per operation, the
-    /// maximum; 15 minutes; needs root and a quiet machine
+    /// maximum; 25 minutes; needs root and a quiet machine
     Headline {
         /// Passed to `underpass-bench headline` (`-- --help` shows what it takes)
         #[arg(last = true)]
@@ -57,7 +57,7 @@ pub enum Verb {
     /// Compare the working tree's agent with the merge base's, in five comparisons and at most six minutes of measuring; exits
     /// 1 if it is slower; needs root and a quiet machine
     Gate(gate::Args),
-    /// Render bench/results/full.json.gz into the README, its tables and the picture
+    /// Render the committed results into their pages, the README's table and the pictures
     Report {
         /// Passed to `underpass-bench report`
         #[arg(last = true)]
@@ -189,7 +189,8 @@ fn built(words: &[&str]) -> Result<ExitCode> {
     let mut bench = cargo();
     bench
         .args(["run", "--quiet", "-p", "underpass-bench", "--"])
-        .args(words);
+        .args(words)
+        .env("PATH", peers::path());
     run_status(&mut bench, Forward::Group).map(exit_code)
 }
 

@@ -340,11 +340,21 @@ pub fn noise(page: &mut Page, run: &Run) {
     let caption = caption.plain(
         " is a second direct under another name, in each experiment that holds paths against direct",
     );
-    let compares = |e: &&Experiment| {
-        let mut bars = ALL.iter().filter(|bar| bar.experiment == e.id);
-        bars.any(|bar| bar.measure.is_of_two())
-    };
-    page.table(caption, &table, run.experiments.iter().filter(compares));
+    let compared = run.experiments.iter().filter(|e| compares_two(e));
+    page.table(caption, &table, compared);
+    page.paragraph(
+        "Experiments with thousands of connections (`crowd`) have bars of the agent's memory and CPU alone, which are held against nothing.",
+    );
+}
+
+/// Whether an experiment has bars that hold paths against each other.
+fn compares_two(experiment: &Experiment) -> bool {
+    of(&experiment.id).any(|bar| bar.measure.is_of_two())
+}
+
+/// Whether the noise floor of an experiment is known, where its bars need one.
+pub fn has_floor(experiment: &Experiment) -> bool {
+    !compares_two(experiment) || verdict::again(OP_S, experiment).is_some()
 }
 
 /// The seconds in which each path was loaded in a round.

@@ -75,19 +75,28 @@ fn added_as(experiment: Option<&Experiment>, path: &str, metric: Metric, text: S
         path,
         own,
         |experiment, series| match experiment.behind(series) {
-            Some(_) => Text::new().strong("did not keep up"),
+            Some(_) => did_not_keep_up(),
             None => text(experiment.added(series, metric), number::signed),
         },
     )
 }
 
-/// The CPU time of a process for an operation. Of the proxy there is none where no process is between the ends.
+/// A cell of a path that fell behind its schedule.
+fn did_not_keep_up() -> Text {
+    Text::new().strong("did not keep up")
+}
+
+/// The CPU time of a process for an operation; none of a path that fell behind. Of the proxy there is none where no process is between the ends.
 pub fn cpu(experiment: Option<&Experiment>, path: &str, process: Process) -> Text {
     let is_there = |series: &Series| {
         let mut rounds = series.rounds.iter();
         process != Process::Proxy || rounds.any(|round| round.proxy.rss_peak_kib > 0)
     };
-    let series = found(experiment, path).map(|(_, series)| series);
+    let both = found(experiment, path);
+    if both.is_some_and(|(experiment, series)| experiment.behind(series).is_some()) {
+        return did_not_keep_up();
+    }
+    let series = both.map(|(_, series)| series);
     let median = |series: &Series| series.median(Metric::Cpu(process));
     number::or_none(
         series.filter(|s| is_there(s)).and_then(median),

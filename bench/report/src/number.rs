@@ -4,8 +4,11 @@ use crate::stats::Difference;
 
 /// Where there is nothing to say.
 pub const NONE: &str = "–";
-/// Where nothing may be claimed.
+/// Where a figure is direct's.
 pub const NO_DIFFERENCE: &str = "no difference";
+
+/// Where nothing may be claimed.
+pub const NOT_RESOLVED: &str = "not resolved";
 
 /// A whole number, in groups of three digits.
 pub fn grouped(number: f64) -> String {
@@ -109,10 +112,12 @@ pub fn difference(difference: Difference, text: fn(f64) -> String) -> (String, S
         return (text(difference.median), format!("{rounds}, no spread"));
     }
     let spread = format!("{} … {}", text(difference.low), text(difference.high));
-    match difference.is_noise {
-        true => (NO_DIFFERENCE.into(), spread),
-        false => (text(difference.median), spread),
-    }
+    let figure = match (difference.is_unresolved, difference.is_noise) {
+        (true, _) => NOT_RESOLVED.into(),
+        (false, true) => NO_DIFFERENCE.into(),
+        (false, false) => text(difference.median),
+    };
+    (figure, spread)
 }
 
 #[cfg(test)]

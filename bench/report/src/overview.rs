@@ -52,7 +52,8 @@ pub fn readme(run: Option<&Run>) -> String {
         "Latency: {few} connection, on a schedule of {share} % of direct's maximum ({rate} op/s), with a core for the proxy alone and \
          another one for client and database; of direct it is its own. CPU of the proxy: {many} connections, {busy} % of direct's \
          maximum. Throughput: {many} connections, as fast as they go, on {cores} cores that client, proxy and database share. “{none}”: the \
-         interval of the rounds, each held against direct in the same round, includes direct. Medians of {rounds} rounds on {cpu} \
+         interval of the rounds, each held against direct in the same round, includes direct and ends within 10 % of it; “{wide}”: it \
+         includes direct and is wider. Medians of {rounds} rounds on {cpu} \
          (Linux {kernel}); the database is an embedded CQL node. [With intervals, at other rates, and with all cores \
          shared](bench/results/headline.md).",
         share = SHARES[0],
@@ -60,6 +61,7 @@ pub fn readme(run: Option<&Run>) -> String {
         busy = BUSY,
         cores = run.machine.cores,
         none = number::NO_DIFFERENCE,
+        wide = number::NOT_RESOLVED,
         rounds = run.settings.rounds,
         cpu = run.machine.cpu,
         kernel = run.machine.kernel,

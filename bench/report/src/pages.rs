@@ -241,7 +241,9 @@ pub fn bars(run: Option<&Run>) -> String {
          - **not measured**: there is no figure, for the reason given.\n\n\
          A figure is Hodges' and Lehmann's estimate of its rounds, each held against both directs of the same round, and the \
          interval Wilcoxon's (signed ranks). It is looked {looks} times, after fixed numbers of rounds, which share a chance \
-         of {error} % of leaving the truth out (the last look has half of it): stopping early costs nothing.",
+         of {error} % of leaving the truth out for each bar (by Bonferroni's bound; the last look has half of it): stopping early costs nothing. \
+         Of {bars} bars, one or two may be on the wrong side. Both take it that rounds in a random order scatter evenly around what is true.",
+        bars = bars::ALL.len(),
         ratio = NARROW_RATIO * 100.0,
         us = NARROW_US,
         most = sequential::MOST_ROUNDS,

@@ -45,6 +45,9 @@ fn chance_of_leaving_out(rounds: usize, outside: usize) -> f64 {
 /// is what is measured twice without a difference.
 pub const RESOLUTION: f64 = 0.002;
 
+/// The share of direct's own figure within which a spread must lie to show that there is no difference. A wider one shows nothing.
+pub const RESOLVED: f64 = 0.1;
+
 /// The value below which this share (0 to 1) of the values lie, interpolated linearly; None
 /// where no value is a number. What is not finite is left out.
 pub fn quantile(values: impl IntoIterator<Item = f64>, share: f64) -> Option<f64> {
@@ -113,6 +116,8 @@ pub struct Difference {
     /// The spread includes no difference, or the difference is less than what the histograms resolve, or the rounds are too
     /// few: nothing may be claimed.
     pub is_noise: bool,
+    /// Nothing can be told: it is noise, and its spread reaches beyond [`RESOLVED`]; or two directs differ, too.
+    pub is_unresolved: bool,
 }
 
 impl Difference {
@@ -120,7 +125,7 @@ impl Difference {
     pub fn of_ratios(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let ratios = pairs.into_iter().filter(|(_, direct)| *direct > 0.0);
         let spread = Spread::of(ratios.map(|(path, direct)| path / direct))?;
-        Some(Self::new(spread, 1.0, RESOLUTION))
+        Some(Self::new(spread, 1.0, 1.0))
     }
 
     /// The differences path − direct of pairs (path, direct). None where there is no pair of numbers.
@@ -128,19 +133,32 @@ impl Difference {
         let pairs: Vec<_> = pairs.into_iter().collect();
         let spread = Spread::of(pairs.iter().map(|(path, direct)| path - direct))?;
         let direct = median(pairs.iter().map(|(_, direct)| *direct))?;
-        Some(Self::new(spread, 0.0, direct.abs() * RESOLUTION))
+        Some(Self::new(spread, 0.0, direct.abs()))
     }
 
-    fn new(spread: Spread, neutral: f64, resolution: f64) -> Self {
-        let distance = (spread.median - neutral).abs();
+    /// `direct`: its own figure, of which resolutions are shares.
+    fn new(spread: Spread, neutral: f64, direct: f64) -> Self {
+        let distance = |figure: f64| (figure - neutral).abs();
         let is_inside = spread.low <= neutral && neutral <= spread.high;
-        let is_small = distance <= resolution;
+        let is_small = distance(spread.median) <= direct * RESOLUTION;
+        let is_noise = spread.rounds < MIN_ROUNDS || is_inside || is_small;
+        let farthest = distance(spread.low).max(distance(spread.high));
         Self {
             median: spread.median,
             low: spread.low,
             high: spread.high,
             rounds: spread.rounds,
-            is_noise: spread.rounds < MIN_ROUNDS || is_inside || is_small,
+            is_noise,
+            is_unresolved: is_noise && farthest > direct * RESOLVED,
+        }
+    }
+
+    /// The same where two directs differ as well: nothing can be told.
+    #[must_use]
+    pub fn beside_chance(self) -> Self {
+        Self {
+            is_unresolved: true,
+            ..self
         }
     }
 
@@ -236,6 +254,20 @@ mod tests {
         // Four rounds show nothing, however far they are.
         assert!(noise(&[0.5; 4]));
         assert!(against(&[]).is_none());
+    }
+
+    #[test]
+    fn a_wide_spread_does_not_show_that_there_is_no_difference() {
+        let of = |ratios: [f64; 5]| Difference::of_ratios(ratios.map(|r| (r, 1.0))).unwrap();
+        let [narrow, wide, apart] = [
+            of([0.95, 0.98, 1.0, 1.02, 1.09]),
+            of([0.85, 0.98, 1.0, 1.02, 1.09]),
+            of([0.5, 0.6, 0.7, 0.8, 0.9]),
+        ];
+        let told = |d: Difference| (d.is_noise, d.is_unresolved);
+        assert_eq!(told(narrow), (true, false));
+        assert_eq!(told(wide), (true, true));
+        assert_eq!(told(apart), (false, false), "wide, and all on one side");
     }
 
     #[test]

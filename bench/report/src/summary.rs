@@ -59,9 +59,10 @@ pub const ENRICHMENT: Scene = Scene {
 pub fn blocks(page: &mut Page, run: &Run, scene: Scene) {
     warnings(page, run);
     let (one, many) = (run.experiment(scene.one), run.experiment(scene.many));
-    let mut table = Table::of_rows()
-        .words("path", |path: &&Path| path.name.clone())
-        .numbers("added p50, 1 connection, µs", |path| {
+    let mut table = Table::of_rows().words("path", |path: &&Path| path.name.clone());
+    // Of what is withheld a column of dashes says nothing more.
+    if one.is_none_or(Experiment::is_usable) {
+        table = table.numbers("added p50, 1 connection, µs", move |path| {
             let own = |direct: &Series| {
                 let own = or_none(direct.median(Metric::P50), number::short);
                 format!("p50 {own}")
@@ -69,7 +70,9 @@ pub fn blocks(page: &mut Page, run: &Run, scene: Scene) {
             beside_direct(one, &path.name, own, |experiment, series| {
                 Text::brief(experiment.added(series, Metric::P50), number::signed)
             })
-        })
+        });
+    }
+    table = table
         .numbers("op/s, 32 connections", |path| {
             brief_throughput(many, &path.name)
         })
@@ -154,7 +157,7 @@ fn behind(run: &Run) -> Option<Text> {
     }
     (!separator.is_empty()).then(|| {
         text.plain(format!(
-            ". In a round or more less than {} % of the schedule ended in time; the latencies are \
+            ". In more than a quarter of the rounds less than {} % of the schedule ended in time; the latencies are \
              those of a queue that grows.",
             number::plain(pace::KEPT_UP * 100.0)
         ))
@@ -192,11 +195,11 @@ pub fn origin(run: &Run) -> Text {
     Text::new().plain(format!(
         "Medians of {rounds} rounds of {seconds} s for each path, interleaved in turns of {turn} s \
          after {warm_up} s of warm-up; ratios and additions are medians of each round against \
-         the same round of direct, and where their spread reaches to direct, there is “no \
-         difference”. {cores} cores of {cpu}, {memory:.1} GiB, Linux {kernel}. \
+         the same round of direct. Where their spread reaches to direct, there is “no difference” if it \
+         ends within 10 % of it, and otherwise they are “not resolved”, as is what two directs differ in. {cores} cores of {cpu}, {memory:.1} GiB, Linux {kernel}. \
          {versions}. Commit {commit}{dirty}, {day}. ",
-        rounds = settings.rounds,
-        seconds = number::plain(settings.seconds),
+        rounds = range(run, |series| series.rounds.len() as f64, f64::from(settings.rounds)),
+        seconds = range(run, seconds, settings.seconds),
         turn = number::plain(settings.turn_seconds),
         warm_up = number::plain(settings.warm_up_seconds),
         cores = machine.cores,
@@ -210,4 +213,24 @@ pub fn origin(run: &Run) -> Text {
     ))
     .code(&*settings.command)
     .plain(" repeats it.")
+}
+
+/// The seconds in which a path was loaded in a round, to a tenth.
+fn seconds(series: &Series) -> f64 {
+    let first = series.rounds.first().map_or(f64::NAN, |r| r.seconds);
+    (first * 10.0).round() / 10.0
+}
+
+/// A figure of all that was measured, from the least to the greatest; as it was asked for, where nothing was.
+fn range(run: &Run, of: fn(&Series) -> f64, asked: f64) -> String {
+    let all = || {
+        let series = run.usable().flat_map(|e| &e.series).map(of);
+        series.filter(|figure| *figure > 0.0)
+    };
+    let (least, most) = (all().min_by(f64::total_cmp), all().max_by(f64::total_cmp));
+    let [least, most] = [least, most].map(|figure| number::plain(figure.unwrap_or(asked)));
+    match least == most {
+        true => least,
+        false => format!("{least} to {most}"),
+    }
 }

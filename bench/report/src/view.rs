@@ -77,12 +77,28 @@ impl Experiment {
 
     /// The path ÷ direct, round by round.
     pub fn ratio(&self, series: &Series, metric: Metric) -> Option<Difference> {
-        Difference::of_ratios(self.pairs(series, metric)?)
+        self.beside_chance(series, metric, Difference::of_ratios)
     }
 
     /// The path − direct, round by round.
     pub fn added(&self, series: &Series, metric: Metric) -> Option<Difference> {
-        Difference::of_sums(self.pairs(series, metric)?)
+        self.beside_chance(series, metric, Difference::of_sums)
+    }
+
+    /// A difference. Where the second direct has one as well, that of others shows nothing.
+    fn beside_chance(
+        &self,
+        series: &Series,
+        metric: Metric,
+        of: fn(Vec<(f64, f64)>) -> Option<Difference>,
+    ) -> Option<Difference> {
+        let difference = of(self.pairs(series, metric)?)?;
+        let again = self.series(AGAIN).filter(|_| series.path != AGAIN);
+        let again = again.and_then(|again| of(self.pairs(again, metric)?));
+        Some(match again {
+            Some(again) if !again.is_noise => difference.beside_chance(),
+            _ => difference,
+        })
     }
 
     /// Rounds that both have and both answer for. An interrupted run has more of one.

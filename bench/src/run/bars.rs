@@ -1,6 +1,11 @@
 //! `underpass-bench bars`: the comparisons that carry a bar, and nothing else, each until it is decided.
 
-use std::{collections::BTreeSet, path::Path, process::ExitCode};
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use anyhow::ensure;
 use report::{
@@ -19,6 +24,9 @@ const SECONDS: f64 = 0.5;
 /// The seconds of a path's turn. Shorter than what disturbs a database (a collection of garbage, a flush), which otherwise
 /// falls to one path's turn.
 const TURN_SECONDS: f64 = 0.125;
+
+/// The time after which no further round begins: what is undecided then stays so, and the command fails.
+const LIMIT: Duration = Duration::from_secs(45 * 60);
 
 /// Options of `bars`.
 #[derive(clap::Args)]
@@ -51,19 +59,21 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let rounds = sequential::MOST_ROUNDS as u32;
     let mut how = how(rounds, SECONDS, args.common.seed);
     how.decides = true;
+    how.until = Some(Instant::now() + LIMIT);
     how.timing.turn_seconds = TURN_SECONDS;
     let measurement = Measurement {
         given: args.given.clone(),
         ..Measurement::new(&args.common, &paths, how, out)?
     };
     let mut results = measurement.begin()?;
-    if let Some(kept) = kept(&measurement.unfinished(), &results).filter(|_| !args.anew) {
+    if let Some(kept) = kept(&measurement.unfinished(), &results, args.anew) {
         let ids: Vec<&str> = kept.experiments.iter().map(|e| &*e.id).collect();
         eprintln!("goes on; already measured: {}", ids.join(", "));
         results = kept;
     }
     let results = measurement.carry_out(&planned, results)?;
-    let mut code = 0;
+    // Without a noise floor that holds, there is no verdict.
+    let mut code = u8::from(!results.experiments.iter().all(bars::has_floor));
     for bar in asked {
         let (word, why) = match bar.verdict(&results) {
             Verdict::Met(_) => ("met", String::new()),
@@ -105,12 +115,22 @@ fn planned(only: &[String]) -> anyhow::Result<Vec<Planned>> {
     Ok(planned)
 }
 
-/// The results of an interrupted run of the same source, in the same way.
-fn kept(file: &Path, now: &Run) -> Option<Run> {
+/// The results of an interrupted run of the same source, in the same way. Says why one that is there is of no use.
+fn kept(file: &Path, now: &Run, anew: bool) -> Option<Run> {
     let kept = report::read(file).ok()?;
-    let is_same =
-        kept.source == now.source && kept.settings == now.settings && kept.paths == now.paths;
-    (is_same && !now.source.dirty).then_some(kept)
+    let why_not = if anew {
+        "as asked"
+    } else if kept.source != now.source {
+        "the interrupted run was of another commit"
+    } else if now.source.dirty {
+        "there are local changes"
+    } else if kept.settings != now.settings || kept.paths != now.paths {
+        "the interrupted run was asked for otherwise"
+    } else {
+        return Some(kept);
+    };
+    eprintln!("begins anew: {why_not}");
+    None
 }
 
 #[cfg(test)]

@@ -56,6 +56,8 @@ pub struct How {
     pub warm_up_seconds: f64,
     /// The seed of the order and of the keys.
     pub seed: u64,
+    /// The moment after which no further round begins.
+    pub until: Option<Instant>,
 }
 
 impl How {
@@ -225,6 +227,10 @@ fn rounds(
     let credentials = databases.credentials.as_ref();
     for number in 0..=how.rounds {
         let began = Instant::now();
+        if how.until.is_some_and(|until| began >= until) {
+            eprintln!("  out of time: no further round");
+            break;
+        }
         // Round 0 warms up, and does not count.
         let timing = Timing {
             seconds: if number == 0 {

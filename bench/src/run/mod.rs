@@ -371,7 +371,19 @@ fn how(rounds: u32, seconds: f64, seed: u64) -> How {
         },
         warm_up_seconds: WARM_UP_SECONDS.min(seconds),
         seed,
+        until: None,
     }
+}
+
+/// Says what failed or is withheld: 1 where anything is.
+fn judged(results: &Run) -> ExitCode {
+    let refused = results.experiments.iter();
+    let refused = refused.filter_map(|e| Some((&e.id, e.refused.as_ref()?)));
+    let wrong: Vec<_> = results.failed.iter().chain(refused).collect();
+    for (id, why) in &wrong {
+        eprintln!("wrong: {id}: {why}");
+    }
+    ExitCode::from(u8::from(!wrong.is_empty()))
 }
 
 /// All experiments that there are.

@@ -14,14 +14,17 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use load::workload::{Variant, Workload};
-use report::schema::{Experiment, Round, Series};
+use report::{
+    bars,
+    schema::{Experiment, Round, Series},
+};
 use sandbox::{Cgroup, run_in};
 
 use super::{
     Common, Measurement, Planned,
     awake::Awake,
     cores::Cores,
-    experiment, how, one,
+    experiment, how, judged, one,
     shuffle::Shuffle,
     stage::{Lane, Lines, Stage},
 };
@@ -60,7 +63,7 @@ pub struct Args {
     /// Interleaved rounds [default: 20 by latte, 6 by ycsb]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// The seconds that each path is loaded in a round [default: 1 by latte, 8 by ycsb]
+    /// The seconds that each path is loaded in a round [default: 1 by latte, 13 by ycsb]
     #[arg(long, value_parser = crate::seconds)]
     seconds: Option<f64>,
 }
@@ -117,7 +120,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     results.seconds = began.elapsed().as_secs_f64();
     results.complete = true;
     measurement.keep(&results)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(judged(&results))
 }
 
 /// The parts that all loads of a generator share.
@@ -211,6 +214,7 @@ impl Bench<'_> {
             }
         }
         stage.strike()?;
+        experiment.refused = bars::again_differs(&experiment);
         ensure!(
             experiment.direct().is_some(),
             "{DIRECT}: {}",

@@ -58,9 +58,11 @@ fn latency_comes_first_and_the_maximum_last_for_each_division_of_cores() {
 #[test]
 fn figures_are_held_against_the_same_round_of_direct() {
     let mut run = measured();
-    let id = headline::id(64, Some(60), false);
-    shape(&mut run, &id, "enrich", |n, round| {
+    let at = |share| headline::id(64, Some(share), false);
+    shape(&mut run, &at(60), "enrich", |n, round| {
         round.latency.p50_us += 10.0 + n as f64;
+    });
+    shape(&mut run, &at(30), "enrich", |_, round| {
         round.proxy.user_us = 7.0 * round.ops as f64;
         round.proxy.system_us = 0.0;
         round.proxy.rss_peak_kib = 1;
