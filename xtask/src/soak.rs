@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::{
     cassandra, programs, python,
@@ -20,13 +20,17 @@ pub struct Args {
     /// by round, until this time is over. The others are left out
     #[arg(long, value_name = "N")]
     minutes: Option<u64>,
+    /// Leave out all tests but those whose names hold this text. With `UPDATE_DOCS` set, those of the tap
+    /// (`observe_truth`, `adopted`) write `bench/results/tapped.md`
+    #[arg(long, value_name = "TEXT", conflicts_with = "minutes")]
+    only: Option<String>,
     /// Only have agents take over from one another so often, while five drivers work, and measure. With `UPDATE_DOCS` set the
     /// result is written to `bench/results/upgrades.md`
-    #[arg(long, value_name = "N", conflicts_with = "minutes")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["minutes", "only"])]
     upgrades: Option<u32>,
     /// Only have all paths at once under one agent, for so many hours (a fraction will do), while faults happen, one after the
     /// other. With `UPDATE_DOCS` set the result is written to `bench/results/soak.md`
-    #[arg(long, value_name = "N", conflicts_with_all = ["minutes", "upgrades"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["minutes", "only", "upgrades"])]
     hours: Option<f64>,
     /// The seed of the faults of `--hours`: the same ones, in the same order
     #[arg(long, value_name = "S", default_value_t = 0, requires = "hours")]
@@ -153,9 +157,7 @@ pub fn run(args: &Args) -> Result<()> {
         (Some(minutes), ..) => provided.rounds(Duration::from_secs(60 * minutes)),
         (None, Some(upgrades), _) => provided.run(&UPGRADES, &upgrades.to_string(), 0),
         (None, None, Some(hours)) => provided.run(&HOURS, &hours.to_string(), args.seed),
-        (None, None, None) => SOAKS
-            .iter()
-            .try_for_each(|soak| provided.run(soak, soak.load.1, 0)),
+        (None, None, None) => provided.all(args.only.as_deref().unwrap_or_default()),
     };
     soaked.and(node.finish())
 }
@@ -167,6 +169,15 @@ struct Provided<'n> {
 }
 
 impl Provided<'_> {
+    /// Runs all whose names hold this text.
+    fn all(&self, text: &str) -> Result<()> {
+        let has = |soak: &&Soak| soak.tests.iter().any(|test| test.contains(text));
+        let chosen: Vec<&Soak> = SOAKS.iter().filter(has).collect();
+        ensure!(!chosen.is_empty(), "no test's name holds {text:?}");
+        let mut chosen = chosen.into_iter();
+        chosen.try_for_each(|soak| self.run(soak, soak.load.1, 0))
+    }
+
     /// Runs rounds until the time is over. A test that has begun then goes on to its end.
     fn rounds(&self, time: Duration) -> Result<()> {
         let (begun, mut ran) = (Instant::now(), 0);

@@ -153,7 +153,7 @@ impl Difference {
         }
     }
 
-    /// The same where two directs differ as well: nothing can be told.
+    /// Returns what is to be shown where two directs differ as well: that nothing can be told.
     #[must_use]
     pub fn beside_chance(self) -> Self {
         Self {

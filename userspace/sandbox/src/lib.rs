@@ -14,6 +14,7 @@ mod memory;
 mod netns;
 pub mod program;
 pub mod skip;
+pub mod soaked;
 mod wire;
 
 use std::{env, thread};

@@ -14,9 +14,12 @@
 use std::{env, process::Command, sync::Arc, time::Duration};
 
 use cql_node::{Delays, Node, NodeOptions, Tally};
-use sandbox::Agent;
-use sandbox::driver::{self, Client, Seen};
-use serde_json::Value;
+use sandbox::{
+    Agent,
+    driver::{self, Client, Seen},
+    soaked::{self, clock},
+};
+use serde_json::{Value, json};
 
 use crate::common::*;
 
@@ -150,6 +153,8 @@ fn round(hosts: &Hosts, node: &Node, agent: &Agent<'_>, requests: usize) -> Roun
 
 /// Holds the meter's quantiles to the other clocks; false: the driver was so busy that it is none.
 fn the_clocks_agree(round: Round, overhead_us: f64) -> bool {
+    let (asked, is_tapped) = (round.seen.took_us.len(), !round.rows.is_empty());
+    let mut clocks = Vec::new();
     let least = round.seen.took_us.len() / CONNECTIONS / 2;
     let tolerance = match round.seen.took_us.len() >= MANY {
         true => TOLERANCE_OF_MANY,
@@ -181,11 +186,15 @@ fn the_clocks_agree(round: Round, overhead_us: f64) -> bool {
                 100.0 * off(database)
             );
             eprintln!("{all}");
+            clocks.push(clock(name, kernel, [client, overhead_us, database]));
             assert!(kernel > database * (1.0 - HALF_BUCKET - OF_FLOW), "{all}");
             assert!(kernel < client * (1.0 + HALF_BUCKET + OF_FLOW), "{all}");
             assert!(off(database).abs() < tolerance, "{all}");
             assert!(is_busy || off(truth).abs() < tolerance, "{all}");
         }
+    }
+    if is_tapped && is_driver_a_clock && asked >= MANY {
+        soaked::keep("requests", json!({ "requests": asked, "clocks": clocks }));
     }
     is_driver_a_clock
 }

@@ -94,7 +94,7 @@ impl Program {
             return;
         };
         let keyspace = self.keyspace("same", version, compression);
-        same::is_told_of_copies(&cassandra, &keyspace, |cgroup| {
+        same::compare(&cassandra, &keyspace, |cgroup| {
             let cgroup = Some(cgroup);
             self.run(&program, &cassandra, cgroup, "same", version, compression);
         });

@@ -1,12 +1,13 @@
 //! A driver's suite: a process that prints one JSON line per case.
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     ffi::OsStr,
     io::{BufRead, BufReader, Lines},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
-    sync::{PoisonError, RwLock},
+    sync::{PoisonError, RwLock, RwLockWriteGuard},
 };
 
 use nix::{
@@ -25,9 +26,24 @@ const LIMIT_S: &str = "300";
 /// port, unless a direct connection has that port to the database already.
 static PORTS: RwLock<()> = RwLock::new(());
 
-/// Keeps suites behind agents waiting, until it is dropped.
-pub fn alone() -> impl Drop {
-    PORTS.write().unwrap_or_else(PoisonError::into_inner)
+thread_local! {
+    /// Whether this thread keeps the others waiting.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps suites behind agents waiting, but for those of this thread, until it is dropped.
+pub struct Alone(#[expect(dead_code, reason = "it is held")] RwLockWriteGuard<'static, ()>);
+
+pub fn alone() -> Alone {
+    let ports = PORTS.write().unwrap_or_else(PoisonError::into_inner);
+    ALONE.set(true);
+    Alone(ports)
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        ALONE.set(false);
+    }
 }
 
 /// Reports of the cases, by name.
@@ -74,6 +90,7 @@ pub fn run(
     let mut command = command(cassandra, words, args);
     let _apart = match cgroup {
         None => (Some(alone()), None),
+        Some(_) if ALONE.get() => (None, None),
         Some(_) => (
             None,
             Some(PORTS.read().unwrap_or_else(PoisonError::into_inner)),

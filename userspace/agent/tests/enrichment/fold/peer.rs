@@ -143,7 +143,7 @@ impl<S: Read + Write> Peer<S> {
         (frame[4], frame[9..].to_vec())
     }
 
-    /// Its connection is reset, or ends.
+    /// Waits until the connection is reset, or ends.
     pub fn sees_loss(&mut self) {
         match self.try_next() {
             Ok(frame) => panic!("it is told {frame:?}"),
