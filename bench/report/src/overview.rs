@@ -28,7 +28,7 @@ pub fn readme(run: Option<&Run>) -> String {
         return page.end();
     };
     let [few, many] = CONNECTIONS;
-    let at_ease = run.experiment(&headline::id(few, Some(SHARES[0]), true));
+    let at_ease = run.experiment(&headline::id(few, Some(SHARES[0]), false));
     let busy = run.experiment(&headline::id(many, Some(BUSY), true));
     let most = run.experiment(&headline::id(many, None, false));
     let table = Table::of_rows()
@@ -49,9 +49,8 @@ pub fn readme(run: Option<&Run>) -> String {
         });
     page.table("", &table, ROWS);
     page.markdown(format_args!(
-        "Latency: {few} connection, on a schedule of {share} % of direct's maximum ({rate} op/s), with a core for the proxy alone and \
-         another one for client and database; of direct it is its own. CPU of the proxy: {many} connections, {busy} % of direct's \
-         maximum. Throughput: {many} connections, as fast as they go, on {cores} cores that client, proxy and database share. “{none}”: the \
+        "Latency: {few} connection, on a schedule of {share} % of direct's maximum ({rate} op/s), on cores that all share; of direct it is its own. CPU of the proxy: {many} connections, {busy} % of direct's \
+         maximum, on a core of its own. Throughput: {many} connections, as fast as they go, on {cores} cores that client, proxy and database share. “{none}”: the \
          interval of the rounds, each held against direct in the same round, includes direct and ends within 10 % of it; “{wide}”: it \
          includes direct and is wider. Medians of {rounds} rounds on {cpu} \
          (Linux {kernel}); the database is an embedded CQL node. [With intervals, at other rates, and with all cores \

@@ -21,7 +21,7 @@ const LIKE: &str = "node-raw-nonblocking-32";
 const PATHS: [&str; 7] = [
     "bypass", "tap", "splice", "enrich", "haproxy", "envoy", "shotover",
 ];
-/// Rounds of which it is told whether two directs differ, and seconds that let twelve experiments end within 25 minutes.
+/// Rounds of which it is told whether two directs differ, and seconds that let twelve experiments end within 20 minutes.
 const ROUNDS: u32 = sequential::LEAST_ROUNDS as u32;
 const SECONDS: f64 = 0.5;
 

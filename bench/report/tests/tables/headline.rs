@@ -130,7 +130,7 @@ fn the_picture_names_every_path_and_is_of_what_was_measured() {
 fn the_readme_compares_every_way_with_direct() {
     let mut run = measured();
     let (at_ease, most) = (
-        headline::id(1, Some(30), true),
+        headline::id(1, Some(30), false),
         headline::id(64, None, false),
     );
     shape(&mut run, &at_ease, "haproxy", |_, round| {
