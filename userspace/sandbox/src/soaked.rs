@@ -83,7 +83,7 @@ fn page(all: &Value) -> String {
     let machine = &all["deaths"];
     format!(
         "# The tap, soaked\n\n\
-         Made by `UPDATE_DOCS=1 cargo xtask soak --only observe_truth` and `--only adopted`, which assert what they show; from \
+         Made by `UPDATE_DOCS=1 cargo xtask soak --only observe_truth` and `--only adopted`, whose assertions are the bars; from \
          `tapped.json`. {}, {} processors, which the agent (a debug build), clients and database share.\n\n\
          ## An agent that dies\n\n\
          It was killed (SIGKILL) {} times while {} requests were asked on connections that it reads, and as many connections \
@@ -92,7 +92,7 @@ fn page(all: &Value) -> String {
          | read | {} | {} |\n| not read | {} | {} |\n\n\
          The p99 of those that are read is {} of that of the others.\n\n\
          ## Connections that were there before\n\n\
-         {} running connections were read {} after their rule, by an agent with {} MiB of memory besides its program.\n\n\
+         {} running connections were read {} after their rule (the bar is 2 s), by an agent with {} MiB of memory besides its program.\n\n\
          ## Every statement counted\n\n\
          A driver asked {} times, and the agent's rows have each statement, its errors apart; none was lost. Latencies in µs, by the \
          clock of the kernel, of the driver (less what it adds by itself) and of the database:\n\n\

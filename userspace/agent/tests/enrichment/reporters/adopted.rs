@@ -354,10 +354,7 @@ fn no_application_notices_how_often_the_agent_dies() {
 const RUNNING: usize = 1_000;
 
 /// All of the least number of them are read after this time. For others that is not asserted, because tests share processors.
-const ADOPTED_WITHIN: (usize, Duration) = match cfg!(debug_assertions) {
-    true => (9_000, Duration::from_secs(4)),
-    false => (9_000, Duration::from_secs(2)),
-};
+const ADOPTED_WITHIN: (usize, Duration) = (9_000, Duration::from_secs(2));
 
 /// Memory of an agent that reads as many, without its program, of which a debug build has much.
 const MAX_RSS_MIB: u64 = 40;
@@ -387,13 +384,14 @@ fn thousands_of_running_connections_are_read_within_seconds() {
         let listed = began.elapsed();
         eprintln!("{running} running connections: adopted after {took:?}, listed after {listed:?}");
         assert_eq!(flows.as_array().unwrap().len(), running);
-        assert!(running < least || took <= within, "{took:?}");
         let rss = rss_mib(host.agent.pid());
+        // A bar that is missed is told, too.
         if running > RUNNING {
             let adopted_us = took.as_micros() as u64;
             let found = json!({ "connections": running, "adopted_us": adopted_us, "rss_mib": rss });
             sandbox::soaked::keep("running", found);
         }
+        assert!(running < least || took <= within, "{took:?}");
         assert!(rss <= MAX_RSS_MIB, "{rss} MiB");
         drop(all);
     });
