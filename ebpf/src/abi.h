@@ -96,8 +96,8 @@ enum up_limit {
 	UP_FRESH_NS = 100000000,
 	/* A SYN that is held is told again after so long. */
 	UP_TOLD_AGAIN_NS = 500000000,
-	/* IP header (no options: 20 or 40) and TCP header (at most 60). */
-	UP_SYN_BYTES = 120,
+	/* IP's and TCP's headers with options (60 bytes each in IPv4); of IPv6's extension headers as many as there is room for. */
+	UP_SYN_BYTES = 144,
 	UP_COMM_BYTES = 16,
 	UP_HELD_RING_BYTES = 262144,
 	/* Observed flows, those included that ended since the agent last looked. */
@@ -592,8 +592,9 @@ struct up_held {
 	struct up_connect connect;
 	struct up_connect_key key;
 	__u32 syn_bytes;
-	__u8 syn[120];
-	__u8 pad[4];
+	/* Of these the IP header's, with what is between it and TCP's. */
+	__u32 ip_bytes;
+	__u8 syn[144];
 };
 
 /* From the agent, by socket cookie: the database has answered, the SYN may pass. */
@@ -1146,7 +1147,7 @@ _Static_assert(sizeof(struct up_connect_key) == 32, "up_connect_key");
 _Static_assert(sizeof(struct up_netns_agent) == 56, "up_netns_agent");
 _Static_assert(sizeof(struct up_unserved) == 24, "up_unserved");
 _Static_assert(sizeof(struct up_flow) == 168, "up_flow");
-_Static_assert(sizeof(struct up_held) == 272, "up_held");
+_Static_assert(sizeof(struct up_held) == 296, "up_held");
 _Static_assert(sizeof(struct up_observed) == 144, "up_observed");
 _Static_assert(sizeof(struct up_adoption) == 168, "up_adoption");
 _Static_assert(sizeof(struct up_agent_settings) == 48, "up_agent_settings");

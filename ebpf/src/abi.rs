@@ -123,7 +123,7 @@ pub const FRESH_NS: u32 = 100000000;
 pub const TOLD_AGAIN_NS: u32 = 500000000;
 
 /// `UP_SYN_BYTES` of `enum up_limit` in abi.h.
-pub const SYN_BYTES: u32 = 120;
+pub const SYN_BYTES: u32 = 144;
 
 /// `UP_COMM_BYTES` of `enum up_limit` in abi.h.
 pub const COMM_BYTES: u32 = 16;
@@ -1452,19 +1452,19 @@ pub struct Held {
     pub key: ConnectKey,
     /// In C: `__u32`.
     pub syn_bytes: u32,
-    /// In C: `__u8[120]`.
-    pub syn: [u8; 120],
-    /// In C: `__u8[4]`.
-    pub pad: [u8; 4],
+    /// In C: `__u32`.
+    pub ip_bytes: u32,
+    /// In C: `__u8[144]`.
+    pub syn: [u8; 144],
 }
 
 const _: () = {
-    assert!(size_of::<Held>() == 272);
+    assert!(size_of::<Held>() == 296);
     assert!(offset_of!(Held, connect) == 0);
     assert!(offset_of!(Held, key) == 112);
     assert!(offset_of!(Held, syn_bytes) == 144);
-    assert!(offset_of!(Held, syn) == 148);
-    assert!(offset_of!(Held, pad) == 268);
+    assert!(offset_of!(Held, ip_bytes) == 148);
+    assert!(offset_of!(Held, syn) == 152);
 };
 
 /// `struct up_release` in abi.h.
@@ -2994,8 +2994,8 @@ pub const LAYOUT: &[StructLayout] = &[
             ("connect", offset_of!(Held, connect)),
             ("key", offset_of!(Held, key)),
             ("syn_bytes", offset_of!(Held, syn_bytes)),
+            ("ip_bytes", offset_of!(Held, ip_bytes)),
             ("syn", offset_of!(Held, syn)),
-            ("pad", offset_of!(Held, pad)),
         ],
     ),
     (

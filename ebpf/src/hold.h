@@ -39,7 +39,9 @@ struct ipv4_header {
 };
 
 struct ipv6_header {
-	__u8 skip[8];
+	__u8 skip[4];
+	__be16 payload_bytes;
+	__u8 skip_more[2];
 	__u32 saddr[4];
 	__u32 daddr[4];
 };
@@ -52,37 +54,38 @@ struct tcp_header {
 	__u8 flags;
 };
 
-/* The client's address from the packet, and the length of both headers; 0 if this is not
- * a packet that our own kernel would send. */
+static __always_inline __u32 tcp_bytes(const struct tcp_header *tcp)
+{
+	return (tcp->data_offset >> 4) * 4;
+}
+
+/* The client's address from the packet, and where TCP's header is, behind options and extension headers; 0 if this is no
+ * packet of TCP. The filter sees the packet from there on. */
 static __always_inline __u32 parse(struct __sk_buff *skb, const struct tcp_header *tcp,
 				   struct up_endpoint *client)
 {
-	__u32 tcp_bytes = (tcp->data_offset >> 4) * 4;
-
-	if (tcp_bytes < TCP_HEADER_BYTES_MIN)
+	if (tcp_bytes(tcp) < TCP_HEADER_BYTES_MIN)
 		return 0;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		struct ipv4_header ip;
 
 		if (bpf_skb_load_bytes_relative(skb, 0, &ip, sizeof(ip), BPF_HDR_START_NET))
 			return 0;
-		if (ip.version_ihl != 0x45)
-			return 0;
 		endpoint4(client, ip.saddr, tcp->source);
-		return IPV4_HEADER_BYTES + tcp_bytes;
+		return (ip.version_ihl & 0xf) * 4;
 	} else {
 		struct ipv6_header ip;
 
 		if (bpf_skb_load_bytes_relative(skb, 0, &ip, sizeof(ip), BPF_HDR_START_NET))
 			return 0;
 		endpoint6(client, ip.saddr, tcp->source);
-		return IPV6_HEADER_BYTES + tcp_bytes;
+		return IPV6_HEADER_BYTES + bpf_ntohs(ip.payload_bytes) - skb->len;
 	}
 }
 
 /* True when the agent has been told. */
 static __always_inline int tell_agent(struct __sk_buff *skb, const struct up_connect *connect,
-				      const struct up_connect_key *key, __u32 bytes)
+				      const struct up_connect_key *key, __u32 ip_bytes, __u32 bytes)
 {
 	struct up_held *event = bpf_ringbuf_reserve(&held, sizeof(*event), 0);
 
@@ -92,6 +95,7 @@ static __always_inline int tell_agent(struct __sk_buff *skb, const struct up_con
 	event->connect = *connect;
 	event->key = *key;
 	event->syn_bytes = bytes;
+	event->ip_bytes = ip_bytes;
 	if (bytes > sizeof(event->syn) ||
 	    bpf_skb_load_bytes_relative(skb, 0, event->syn, bytes, BPF_HDR_START_NET)) {
 		bpf_ringbuf_discard(event, 0);
@@ -134,7 +138,7 @@ int hold_syn(struct __sk_buff *skb)
 	struct up_connect *connect;
 	__u8 half_second;
 	__u64 cookie;
-	__u32 bytes;
+	__u32 ip_bytes, bytes;
 
 	if (bpf_skb_load_bytes(skb, 0, &tcp, sizeof(tcp)))
 		return PASS;
@@ -144,8 +148,9 @@ int hold_syn(struct __sk_buff *skb)
 		count_cause(UP_CAUSE_OVERTAKEN);
 		return DROP;
 	}
-	bytes = parse(skb, &tcp, &key.client);
-	if (bytes < IPV4_HEADER_BYTES + TCP_HEADER_BYTES_MIN || bytes > UP_SYN_BYTES) {
+	ip_bytes = parse(skb, &tcp, &key.client);
+	bytes = ip_bytes + tcp_bytes(&tcp);
+	if (ip_bytes < IPV4_HEADER_BYTES || ip_bytes > UP_SYN_BYTES || bytes > UP_SYN_BYTES) {
 		count_cause(UP_CAUSE_ODD_SYN);
 		return PASS;
 	}
@@ -164,7 +169,7 @@ int hold_syn(struct __sk_buff *skb)
 	half_second = 1 + bpf_ktime_get_ns() / UP_TOLD_AGAIN_NS % 255;
 	if (connect->held == half_second)
 		return DROP;
-	if (tell_agent(skb, connect, &key, bytes))
+	if (tell_agent(skb, connect, &key, ip_bytes, bytes))
 		connect->held = half_second;
 	else
 		count_cause(UP_CAUSE_RING_FULL);

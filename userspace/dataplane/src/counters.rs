@@ -70,7 +70,7 @@ labelled!(
         RingFull = CAUSE_RING_FULL => "ring_full",
         /// Somebody dialled the agent's listener without having been intercepted.
         Stranger = CAUSE_STRANGER => "stranger",
-        /// A SYN with IP options or of a form that our own kernel does not send.
+        /// A SYN whose headers are longer than what is kept of one: it is not held, and its connection is refused.
         OddSyn = CAUSE_ODD_SYN => "odd_syn",
         /// The table of observed flows is full; further flows are left alone unobserved.
         MetersFull = CAUSE_METERS_FULL => "meters_full",

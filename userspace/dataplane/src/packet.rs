@@ -1,7 +1,7 @@
 //! The packets that answer a held SYN, built from the SYN itself. Pure: bytes in, bytes out.
 //!
-//! A SYN is kept as it was sent over the loopback: IP header without options or extension
-//! headers, TCP header with its options, no payload; the TCP checksum not filled in.
+//! A SYN is kept as it was sent over the loopback: IP header with options or extension headers,
+//! TCP header with its options, no payload; the TCP checksum not filled in.
 
 use std::net::IpAddr;
 
@@ -23,15 +23,16 @@ pub(crate) struct Syn {
     tcp: Vec<u8>,
 }
 
+/// The header, with all that is between it and TCP's, and the addresses in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Ip {
     V4 {
-        header: [u8; IPV4_HEADER],
+        header: Vec<u8>,
         from: [u8; 4],
         to: [u8; 4],
     },
     V6 {
-        header: [u8; IPV6_HEADER],
+        header: Vec<u8>,
         from: [u8; 16],
         to: [u8; 16],
     },
@@ -48,31 +49,19 @@ impl Syn {
     /// None when the bytes are not an IP packet of a known version with a TCP header.
     pub(crate) fn parse(event: &abi::Held) -> Option<Self> {
         let bytes = event.syn.get(..event.syn_bytes as usize)?;
-        let (ip, tcp) = match bytes.first()? >> 4 {
-            4 => {
-                let (header, tcp) = bytes.split_first_chunk::<IPV4_HEADER>()?;
-                let (from, to) = (field(header, 12)?, field(header, 16)?);
-                (
-                    Ip::V4 {
-                        header: *header,
-                        from,
-                        to,
-                    },
-                    tcp,
-                )
-            }
-            6 => {
-                let (header, tcp) = bytes.split_first_chunk::<IPV6_HEADER>()?;
-                let (from, to) = (field(header, 8)?, field(header, 24)?);
-                (
-                    Ip::V6 {
-                        header: *header,
-                        from,
-                        to,
-                    },
-                    tcp,
-                )
-            }
+        let (header, tcp) = bytes.split_at_checked(event.ip_bytes as usize)?;
+        let header = header.to_vec();
+        let ip = match header.first()? >> 4 {
+            4 if header.len() >= IPV4_HEADER => Ip::V4 {
+                from: field(&header, 12)?,
+                to: field(&header, 16)?,
+                header,
+            },
+            6 if header.len() >= IPV6_HEADER => Ip::V6 {
+                from: field(&header, 8)?,
+                to: field(&header, 24)?,
+                header,
+            },
             _ => return None,
         };
         (tcp.len() >= TCP_HEADER_MIN).then(|| Self {
@@ -85,29 +74,24 @@ impl Syn {
     pub(crate) fn again(&self) -> Vec<u8> {
         let mut tcp = self.tcp.clone();
         put(&mut tcp, 16, [0, 0]);
-        match self.ip {
-            Ip::V4 {
-                mut header,
-                from,
-                to,
-            } => {
-                let sum = transport_sum(&from, &to, PROTO_TCP, &tcp);
-                put(&mut tcp, 16, sum);
-                // A TFO client's payload is not in the copy; it sends it again itself.
-                put(&mut header, 2, total_length(IPV4_HEADER + tcp.len()));
-                [header.as_slice(), &tcp].concat()
+        // A TFO client's payload is not in the copy; it sends it again itself.
+        let (mut header, sum) = match &self.ip {
+            Ip::V4 { header, from, to } => {
+                let mut header = header.clone();
+                let bytes = header.len() + tcp.len();
+                put(&mut header, 2, total_length(bytes));
+                (header, transport_sum(from, to, PROTO_TCP, &tcp))
             }
-            Ip::V6 {
-                mut header,
-                from,
-                to,
-            } => {
-                let sum = transport_sum(&from, &to, PROTO_TCP, &tcp);
-                put(&mut tcp, 16, sum);
-                put(&mut header, 4, total_length(tcp.len()));
-                [header.as_slice(), &tcp].concat()
+            Ip::V6 { header, from, to } => {
+                let mut header = header.clone();
+                let bytes = header.len() - IPV6_HEADER + tcp.len();
+                put(&mut header, 4, total_length(bytes));
+                (header, transport_sum(from, to, PROTO_TCP, &tcp))
             }
-        }
+        };
+        put(&mut tcp, 16, sum);
+        header.append(&mut tcp);
+        header
     }
 
     /// A reset as the database's host sends it when nobody listens there: RST, with the SYN
@@ -138,31 +122,31 @@ impl Syn {
     /// Wraps `payload` into a packet from the SYN's destination to its source, with the
     /// checksum at `sum_at`.
     fn back(&self, protocol: u8, mut payload: Vec<u8>, sum_at: usize) -> Vec<u8> {
-        match self.ip {
+        match &self.ip {
             Ip::V4 { from, to, .. } => {
                 let sum = if protocol == PROTO_ICMP {
                     checksum(&[&payload])
                 } else {
-                    transport_sum(&to, &from, protocol, &payload)
+                    transport_sum(to, from, protocol, &payload)
                 };
                 put(&mut payload, sum_at, sum);
                 let mut header = [0; IPV4_HEADER];
                 put(&mut header, 0, [0x45]);
                 put(&mut header, 2, total_length(IPV4_HEADER + payload.len()));
                 put(&mut header, 8, [TTL, protocol]);
-                put(&mut header, 12, to);
-                put(&mut header, 16, from);
+                put(&mut header, 12, *to);
+                put(&mut header, 16, *from);
                 [header.as_slice(), &payload].concat()
             }
             Ip::V6 { from, to, .. } => {
-                let sum = transport_sum(&to, &from, protocol, &payload);
+                let sum = transport_sum(to, from, protocol, &payload);
                 put(&mut payload, sum_at, sum);
                 let mut header = [0; IPV6_HEADER];
                 put(&mut header, 0, [0x60]);
                 put(&mut header, 4, total_length(payload.len()));
                 put(&mut header, 6, [protocol, TTL]);
-                put(&mut header, 8, to);
-                put(&mut header, 24, from);
+                put(&mut header, 8, *to);
+                put(&mut header, 24, *from);
                 [header.as_slice(), &payload].concat()
             }
         }
@@ -247,7 +231,27 @@ mod tests {
             0,
         ]);
         bytes.extend([2, 4, 0xff, 0xd7]);
-        parsed(&bytes)
+        parsed(&bytes, IPV4_HEADER)
+    }
+
+    /// With four no-operations behind the IP header.
+    fn syn4_with_options() -> Syn {
+        let syn = syn4().again();
+        let (header, tcp) = syn.split_at(IPV4_HEADER);
+        let mut header = [header, &[1; 4]].concat();
+        put(&mut header, 0, [0x46]);
+        put(&mut header, 2, total_length(IPV4_HEADER + 4 + tcp.len()));
+        parsed(&[&header, tcp].concat(), IPV4_HEADER + 4)
+    }
+
+    /// With a header of options for the destination.
+    fn syn6_with_extension() -> Syn {
+        let syn = syn6().again();
+        let (header, tcp) = syn.split_at(IPV6_HEADER);
+        let mut header = [header, &[PROTO_TCP, 0, 1, 4, 0, 0, 0, 0]].concat();
+        put(&mut header, 4, total_length(8 + tcp.len()));
+        put(&mut header, 6, [60]);
+        parsed(&[&header, tcp].concat(), IPV6_HEADER + 8)
     }
 
     fn syn6() -> Syn {
@@ -275,16 +279,16 @@ mod tests {
             0,
             0,
         ]);
-        parsed(&bytes)
+        parsed(&bytes, IPV6_HEADER)
     }
 
-    fn parsed(bytes: &[u8]) -> Syn {
+    fn parsed(bytes: &[u8], ip_bytes: usize) -> Syn {
         let mut syn = [0; abi::SYN_BYTES as usize];
         syn[..bytes.len()].copy_from_slice(bytes);
-        Syn::parse(&held(syn, bytes.len())).unwrap()
+        Syn::parse(&held(syn, bytes.len(), ip_bytes)).unwrap()
     }
 
-    fn held(syn: [u8; abi::SYN_BYTES as usize], bytes: usize) -> abi::Held {
+    fn held(syn: [u8; abi::SYN_BYTES as usize], bytes: usize, ip_bytes: usize) -> abi::Held {
         let endpoint = abi::Endpoint {
             addr: [0; 16],
             port_be: 0,
@@ -324,16 +328,21 @@ mod tests {
                 pad: 0,
             },
             syn_bytes: bytes as u32,
+            ip_bytes: ip_bytes as u32,
             syn,
-            pad: [0; 4],
         }
     }
 
     /// A receiver adds everything up, checksum included, and must get zero.
     fn sums_to_zero(packet: &[u8]) -> bool {
-        let (addresses, protocol, payload) = match packet[0] >> 4 {
-            4 => (&packet[12..20], packet[9], &packet[20..]),
-            _ => (&packet[8..40], packet[6], &packet[40..]),
+        let (addresses, protocol, payload) = match (packet[0] >> 4, packet[6]) {
+            (4, _) => (
+                &packet[12..20],
+                packet[9],
+                &packet[4 * usize::from(packet[0] & 0xf)..],
+            ),
+            (_, 60) => (&packet[8..40], packet[40], &packet[48..]),
+            (_, protocol) => (&packet[8..40], protocol, &packet[40..]),
         };
         if protocol == PROTO_ICMP {
             return checksum(&[payload]) == [0, 0];
@@ -344,9 +353,20 @@ mod tests {
 
     #[test]
     fn the_syn_sent_again_is_the_syn_with_a_checksum() {
-        for syn in [syn4(), syn6()] {
+        for syn in [syn4(), syn6(), syn4_with_options(), syn6_with_extension()] {
             let again = syn.again();
             assert!(sums_to_zero(&again));
+            let length = |at: usize| usize::from(u16::from_be_bytes([again[at], again[at + 1]]));
+            match &syn.ip {
+                Ip::V4 { header, .. } => {
+                    assert_eq!(length(2), again.len());
+                    assert_eq!(again[20..header.len()], header[20..]);
+                }
+                Ip::V6 { header, .. } => {
+                    assert_eq!(length(4), again.len() - IPV6_HEADER);
+                    assert_eq!(again[40..header.len()], header[40..]);
+                }
+            }
             let tcp = &again[again.len() - syn.tcp.len()..];
             assert_eq!((&tcp[..16], &tcp[18..]), (&syn.tcp[..16], &syn.tcp[18..]));
         }
@@ -377,14 +397,31 @@ mod tests {
         let v6 = syn6().unreachable(reason);
         assert!(sums_to_zero(&v6));
         assert_eq!((v6[6], &v6[40..42]), (PROTO_ICMPV6, [1, 3].as_slice()));
+        let with_options = syn4_with_options();
+        let quoting = with_options.unreachable(reason);
+        assert!(sums_to_zero(&quoting));
+        assert_eq!(quoting[28..52], with_options.again()[..24]);
+        let with_extension = syn6_with_extension();
+        let quoting = with_extension.unreachable(reason);
+        assert!(sums_to_zero(&quoting));
+        assert_eq!(quoting[48..96], with_extension.again()[..48]);
     }
 
     #[test]
     fn what_is_no_syn_is_not_parsed() {
-        for (first, bytes) in [(0x45, 39), (0x60, 59), (0x15, 60), (0x45, 0), (0x45, 121)] {
+        for (first, bytes, ip_bytes) in [
+            (0x45, 39, 20),
+            (0x45, 60, 19),
+            (0x60, 59, 40),
+            (0x60, 80, 39),
+            (0x15, 60, 20),
+            (0x45, 0, 0),
+            (0x45, 40, 41),
+            (0x45, abi::SYN_BYTES as usize + 1, 20),
+        ] {
             let mut syn = [0; abi::SYN_BYTES as usize];
             syn[0] = first;
-            assert_eq!(Syn::parse(&held(syn, bytes)), None);
+            assert_eq!(Syn::parse(&held(syn, bytes, ip_bytes)), None);
         }
     }
 }

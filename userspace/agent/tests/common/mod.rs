@@ -12,6 +12,7 @@ pub mod frames;
 pub mod front;
 pub mod gateway;
 pub mod host;
+pub mod ip_options;
 pub mod operating;
 pub mod operator;
 pub mod traffic;

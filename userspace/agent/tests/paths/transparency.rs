@@ -2,7 +2,7 @@
 //! enriched flow is what it sees without us.
 
 use std::{
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     time::Duration,
 };
@@ -199,6 +199,41 @@ fn a_connect_with_a_timeout_succeeds_in_time() {
     }
 }
 
+fn dial_with_options(family: Family, to: SocketAddr, within: Duration) -> io::Result<TcpStream> {
+    let socket = socket(family);
+    ip_options::set(&socket, family);
+    socket.connect_timeout(&to.into(), within)?;
+    Ok(socket.into())
+}
+
+#[test]
+fn a_client_with_options_in_its_packets_connects_at_once() {
+    // A second is when a SYN that has been lost is sent again.
+    const AT_ONCE: Duration = Duration::from_millis(500);
+    let hosts = Hosts::new();
+    let family_and_places =
+        [Distance::Here, Distance::There].map(|at| [(at, Family::V4), (at, Family::V6)]);
+    for (distance, family) in family_and_places.concat() {
+        eprintln!("{distance:?} {family:?}");
+        let listener = hosts.listen(distance, family);
+        let to = SocketAddr::new(
+            hosts.database_ip(distance, family),
+            listener.local_addr().unwrap().port(),
+        );
+        let agent = hosts.agent(&enrich(&[to.port()]));
+        let mut client = hosts.client(|| dial_with_options(family, to, AT_ONCE).unwrap());
+        assert!(exchange(&mut client, &listener).same_source);
+        let odd = agent.metric("underpass_safer_path_total{cause=\"odd_syn\"}");
+        assert_eq!(odd.unwrap(), 0.0);
+        // Nobody listens there any more.
+        drop((client, listener));
+        let refused = hosts
+            .client(|| dial_with_options(family, to, AT_ONCE))
+            .unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+}
+
 #[test]
 fn so_original_dst_is_what_was_dialled() {
     for_each_place(|hosts, distance, family| {
@@ -294,7 +329,7 @@ fn a_reset_on_one_side_is_a_reset_on_the_other() {
         let sees_reset = |mut stream: TcpStream, after: &[u8]| {
             let mut all = Vec::new();
             let error = stream.read_to_end(&mut all).unwrap_err();
-            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
             assert_eq!(all, after, "what was sent before it comes before it");
         };
         let pair = || {

@@ -10,13 +10,12 @@ use std::{
     process::{Child, Command},
 };
 
-use nix::{libc, setsockopt_impl, sockopt_impl, sys::socket::setsockopt};
 use sandbox::{Agent, Netns, run_in};
 use socket2::SockRef;
 
 use super::{tapped::without_times, *};
 use crate::common::{
-    BINARY, Distance, Family, Hosts, PATIENCE, accept, connect, socket, wire::INCOMING,
+    BINARY, Distance, Family, Hosts, PATIENCE, accept, connect, ip_options, socket, wire::INCOMING,
 };
 use talk::{AT_ONCE, Resets, Talk, talks};
 
@@ -46,31 +45,6 @@ const RING_BYTES: u32 = 16 << 20;
 /// The host of the databases, as a container reaches it.
 const BESIDE: [&str; 2] = ["198.51.100.1/24", "198.51.100.2/24"];
 const BESIDE_DATABASE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
-
-/// Options for the destination or for every hop that ask for nothing: a header, and four bytes of padding (RFC 8200, 4.2).
-const OPTIONS_OF_IPV6: [u8; 8] = [0, 0, 1, 4, 0, 0, 0, 0];
-
-sockopt_impl!(
-    /// Options that packets have for their destination.
-    ForDestination,
-    SetOnly,
-    libc::IPPROTO_IPV6,
-    libc::IPV6_DSTOPTS,
-    [u8; 8]
-);
-sockopt_impl!(
-    /// Options that packets have for every hop.
-    ForEveryHop,
-    SetOnly,
-    libc::IPPROTO_IPV6,
-    libc::IPV6_HOPOPTS,
-    [u8; 8]
-);
-
-fn extend(socket: &impl std::os::fd::AsFd) {
-    setsockopt(socket, ForDestination, &OPTIONS_OF_IPV6).unwrap();
-    setsockopt(socket, ForEveryHop, &OPTIONS_OF_IPV6).unwrap();
-}
 
 /// A process in a network namespace, so that the agent finds it. Killed when dropped.
 struct Resident(Child);
@@ -130,10 +104,9 @@ impl Stage<'_> {
         let to = self.listeners[nth].local_addr().unwrap();
         let place = self.place;
         let dial = || match (place, RULES[nth]) {
-            (Place::Extended, "inline") => connect(Family::V6, to).unwrap(),
             (Place::Extended, _) => {
                 let socket = socket(Family::V6);
-                extend(&socket);
+                ip_options::set(&socket, Family::V6);
                 socket.connect(&to.into()).unwrap();
                 socket.into()
             }
@@ -346,7 +319,7 @@ fn on_a_stage(place: Place, body: impl FnOnce(&mut Stage<'_>)) {
         Place::Jumbo => hosts.listen(Distance::There, Family::V4),
         Place::Extended => {
             let listener = hosts.listen(Distance::There, Family::V6);
-            extend(&listener);
+            ip_options::set(&listener, Family::V6);
             listener
         }
         Place::Container => {

@@ -2,7 +2,6 @@
 
 use std::net::TcpStream;
 
-use nix::{libc, setsockopt_impl, sockopt_impl, sys::socket::setsockopt};
 use sandbox::{Agent, run_in};
 use socket2::{Domain, Socket, Type};
 
@@ -10,30 +9,8 @@ use super::FAMILIES;
 use crate::common::{
     Family, PATIENCE,
     gateway::{self as hosts, Hosts, virtual_address},
-    works,
+    ip_options, works,
 };
-
-sockopt_impl!(
-    /// Behind the IPv4 header of each packet.
-    Options,
-    SetOnly,
-    libc::IPPROTO_IP,
-    libc::IP_OPTIONS,
-    u32
-);
-sockopt_impl!(
-    /// A header of options for the destination in each packet.
-    DestinationOptions,
-    SetOnly,
-    libc::IPPROTO_IPV6,
-    libc::IPV6_DSTOPTS,
-    u64
-);
-
-/// No-operations.
-const NOTHING4: u32 = 0x0101_0101;
-/// Eight bytes, of which six are padding.
-const NOTHING6: [u8; 8] = [0, 0, 1, 4, 0, 0, 0, 0];
 
 /// Somebody's flows are read, so that the agent has the addresses; the rest is forwarded.
 fn policy() -> String {
@@ -86,13 +63,7 @@ fn clients_with_options_in_their_packets_are_relayed() {
         assert!(works(&mut plain));
         assert_eq!(agent.json("/flows").unwrap(), serde_json::json!([]));
         assert_eq!(fate(&agent, cause), 0.0);
-        let mut client = dial(&hosts, family, |socket| match family {
-            Family::V6 => {
-                let nothing = u64::from_ne_bytes(NOTHING6);
-                setsockopt(socket, DestinationOptions, &nothing).unwrap();
-            }
-            _ => setsockopt(socket, Options, &NOTHING4).unwrap(),
-        });
+        let mut client = dial(&hosts, family, |socket| ip_options::set(socket, family));
         expect_relayed(&agent, &mut client);
         assert!(fate(&agent, cause) >= 1.0);
         drop(client);
