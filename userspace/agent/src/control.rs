@@ -2,7 +2,9 @@
 //! at all. Marks come before the file's rules, for as long as they hold.
 
 mod fleet;
+mod marks;
 mod names;
+mod reload;
 mod slow;
 mod windows;
 
@@ -14,11 +16,11 @@ use std::{
 
 use ::names::{NameMetrics, Wanted as WantedNames};
 use dataplane::{AttachError, Dataplane, IncomingListener, host};
-use policy::{Policy, RuleName, Timestamp};
+use policy::{Policy, Timestamp};
 use policy_source::{Fragments, Verdict};
 use proxy::ProxyContext;
 use steps::pipelines::Pipelines;
-use telemetry::{Metrics, NOT_RELOADED, RELOADED};
+use telemetry::Metrics;
 use tls::TlsRules;
 use tokio::{
     signal::unix::Signal,
@@ -34,12 +36,12 @@ use self::{
 };
 use crate::{
     backends,
-    config::{Config, ConfigError, InForce, Sources},
+    config::{Config, InForce, Sources},
     containers::{Book, ContainerMetrics},
     edge::EdgeControl,
     fleet::FleetMetrics,
     log::Log,
-    marks::{Asked, FlowNumber, Marks, Set, Wanted},
+    marks::{Asked, Marks},
     observed, remembered, seconds, service_manager,
     triggers::{self, Triggers},
 };
@@ -234,26 +236,6 @@ impl Control {
         }
     }
 
-    fn look_at_file(&mut self) {
-        match self.read() {
-            Ok(sources) if sources != self.sources && !self.waits_for_names(&sources) => {
-                self.end_wait();
-                self.reload();
-            }
-            // A file that is gone for a moment is being replaced.
-            Err(error) if !error.is_absent() && !self.unreadable => {
-                self.unreadable = true;
-                self.reload();
-            }
-            _ => {}
-        }
-    }
-
-    /// Reads the host's files, and adds the fleet's that are in force.
-    fn read(&self) -> Result<Sources, ConfigError> {
-        Ok(Sources::read(&self.file)?.with(&self.from_fleet.good))
-    }
-
     fn look_at_cgroups(&mut self) {
         let policy = self.told.policy.borrow().clone();
         if numbers(&self.cgroup_root, &policy) != self.numbers {
@@ -303,169 +285,6 @@ impl Control {
         policy
     }
 
-    /// Reads the file again because somebody asks for it. Journals are opened anew in any case. A file that says what is in
-    /// force already is no change, unless it names keys or certificates, which may be others by now.
-    fn hang_up(&mut self) {
-        // One that has changed, and waits, is put into force as if nobody had asked.
-        if let Ok(sources) = self.read()
-            && sources != self.sources
-            && self.waits_for_names(&sources)
-        {
-            return;
-        }
-        let names_others =
-            self.told.pipelines.borrow().has_keys() || !self.told.tls.borrow().is_empty();
-        let is_new = self.stale || self.has_failed || names_others;
-        if is_new || !self.read().is_ok_and(|found| found == self.sources) {
-            return self.reload();
-        }
-        match self.try_reload() {
-            Ok(()) => {
-                tracing::debug!(file = %self.file.display(), "the file has not changed");
-                self.offer_again();
-            }
-            Err(error) => self.reloaded(Err(error)),
-        }
-    }
-
-    fn reload(&mut self) {
-        let result = self.try_reload();
-        let is_done = result.is_ok();
-        self.reloaded(result);
-        match is_done {
-            true => self.offer_again(),
-            false => self.follow_names(),
-        }
-    }
-
-    fn reloaded(&mut self, result: anyhow::Result<()>) {
-        self.has_failed = result.is_err();
-        let result = match result {
-            Ok(()) => {
-                tracing::info!(file = %self.file.display(), "policy reloaded");
-                RELOADED
-            }
-            Err(error) => {
-                tracing::error!("cannot reload the file, the old policy stays in force: {error}");
-                NOT_RELOADED
-            }
-        };
-        self.metrics.reloads.with_label_values(&[result]).inc();
-    }
-
-    fn try_reload(&mut self) -> anyhow::Result<()> {
-        let sources = self.read()?;
-        self.try_sources(sources)
-    }
-
-    fn try_sources(&mut self, sources: Sources) -> anyhow::Result<()> {
-        let is_new = sources != self.sources || self.has_failed;
-        let config = self.config.again(&sources);
-        // Remembered even when it is bad, so that a mistake is reported once.
-        self.sources = sources;
-        self.unreadable = false;
-        let config = config?;
-        let tls = self.told.tls.borrow().clone();
-        let tls = tls.reload(&config.tls)?;
-        let before = self.triggers.clone();
-        let ended = self.triggers.set(config.triggers.clone());
-        let opened = config.pipelines.open(&self.shared.services);
-        let opened = opened.and_then(|()| self.push_metrics(&config));
-        if let Err(error) = opened.and_then(|()| self.put_with_edge(&config, tls)) {
-            self.triggers = before;
-            self.restore_edge();
-            self.restore_journals();
-            return Err(error);
-        }
-        self.let_go(&ended);
-        self.show_triggers();
-        let old = &self.config.warnings;
-        for warning in config
-            .warnings
-            .iter()
-            .filter(|one| is_new && !old.contains(one))
-        {
-            tracing::warn!("{warning}");
-        }
-        if is_new && needs_restart(&self.config, &config) {
-            tracing::warn!(
-                "[agent], [host] name, [policy], [limits], [log] format, [containers] or [[incoming]] changed: restart the agent for it to take effect"
-            );
-        }
-        if self.config.health != config.health {
-            self.told.health.send_replace(config.health.clone());
-        }
-        if self.config.log_level != config.log_level {
-            self.heard.log.change_level(&config.log_level);
-        }
-        self.config.log_level = config.log_level;
-        self.config.health = config.health;
-        self.config.metrics_push = config.metrics_push;
-        self.config.warnings = config.warnings;
-        self.config.clusters = config.clusters;
-        self.config.policy = config.policy;
-        self.follow_names();
-        self.config.triggers = config.triggers;
-        self.config.xdp = config.xdp;
-        self.told.in_force.send_modify(|in_force| {
-            *in_force = Arc::new(InForce {
-                began: in_force.began.clone(),
-                sources: self.sources.clone(),
-                config: self.config.clone(),
-            });
-        });
-        Ok(())
-    }
-
-    fn put_with_edge(&mut self, config: &Config, tls: TlsRules) -> anyhow::Result<()> {
-        let policy = self.found(&config.policy, Timestamp::now());
-        self.edge.apply(&config.xdp, &policy)?;
-        // First: no flow meets a new rule without its pipeline, or its certificate.
-        let pipelines = Arc::new(config.pipelines.clone());
-        let old = self.told.pipelines.send_replace(pipelines);
-        let stays = |name: &RuleName| config.policy.rules.iter().any(|rule| rule.name == *name);
-        let tls = tls.replacing(&self.told.tls.borrow(), stays);
-        let old_tls = self.told.tls.send_replace(Arc::new(tls));
-        self.put(&config.policy).inspect_err(|_| {
-            self.told.pipelines.send_replace(old);
-            self.told.tls.send_replace(old_tls);
-        })
-    }
-
-    /// Restores the edge as it was before a file that could not be put into force.
-    fn restore_edge(&mut self) {
-        let policy = self.told.policy.borrow().clone();
-        if let Err(error) = self.edge.apply(&self.config.xdp, &policy) {
-            tracing::error!("cannot restore the edge: {error:#}");
-        }
-        let mut dataplane = self
-            .dataplane
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let taken = dataplane.as_mut().map(|d| self.take(d, &policy));
-        if let Some(Err(error)) = taken {
-            tracing::error!("cannot restore virtual addresses: {error:#}");
-        }
-    }
-
-    /// Restores the journals likewise: some may have the settings of that file by now.
-    fn restore_journals(&self) {
-        let pipelines = self.told.pipelines.borrow().clone();
-        if let Err(error) = pipelines.open_journals(&self.shared.services) {
-            tracing::error!("cannot restore journals: {error:#}");
-        }
-        if let Err(error) = self.push_metrics(&self.config) {
-            tracing::error!("cannot send metrics any more: {error:#}");
-        }
-    }
-
-    /// Has metrics sent as a file says.
-    fn push_metrics(&self, config: &Config) -> anyhow::Result<()> {
-        let collectors = &self.shared.services.collectors;
-        let pushed = collectors.push_metrics(config.metrics_push.as_ref());
-        pushed.map_err(|why| anyhow::anyhow!("[otlp]: {why}"))
-    }
-
     /// Makes the agent take the virtual addresses of which a policy wants it to see connections.
     fn take(&self, dataplane: &mut Dataplane, policy: &Policy) -> Result<(), AttachError> {
         let incoming_listeners = dataplane.take_addresses(&self.edge.taken(policy))?;
@@ -504,18 +323,6 @@ impl Control {
         }
     }
 
-    /// Puts the marks of an agent into force from which this one takes over.
-    ///
-    /// # Errors
-    /// One of them cannot be.
-    pub fn carry_on(&mut self, marks: &[Wanted]) -> anyhow::Result<()> {
-        for wanted in marks {
-            let set = self.set(wanted);
-            set.map_err(|why| anyhow::anyhow!("the mark {}: {why}", wanted.target))?;
-        }
-        Ok(())
-    }
-
     /// Opens the edge as the file says, once it is no other agent's.
     ///
     /// # Errors
@@ -523,72 +330,6 @@ impl Control {
     pub fn open_edge(&mut self) -> anyhow::Result<()> {
         let policy = self.told.policy.borrow().clone();
         self.edge.apply(&self.config.xdp, &policy)
-    }
-
-    fn answer(&mut self, asked: Asked) {
-        self.end_marks();
-        // The one that asked may have gone.
-        match asked {
-            Asked::Set(wanted, answer) => drop(answer.send(self.set(&wanted))),
-            Asked::List(answer) => drop(answer.send(self.marks.views())),
-            Asked::End(id, answer) => {
-                let mark = self.marks.remove(id);
-                if let Some(mark) = &mark {
-                    tracing::info!(mark = id, selector = %mark.target, "mark removed");
-                    self.ended(mark.target.holds_later());
-                }
-                drop(answer.send(mark));
-            }
-        }
-    }
-
-    fn set(&mut self, wanted: &Wanted) -> Result<Set, String> {
-        let mark = self.marks.add(wanted)?;
-        if !mark.target.holds_later() {
-            // The processes that it matches are to be looked at again, as when the policy changes.
-            self.forget_remembered();
-        } else if let Err(error) = self.put(&self.config.policy.clone()) {
-            self.marks.remove(mark.id);
-            return Err(format!("{error:#}"));
-        }
-        self.metrics.marks.active.set(self.marks.len() as i64);
-        tracing::info!(
-            mark = mark.id,
-            selector = %mark.target,
-            action = mark.action.as_str(),
-            lasts = ?wanted.lasts,
-            reset = wanted.reset,
-            "marked"
-        );
-        Ok(Set {
-            mark,
-            policy: self.told.policy.borrow().clone(),
-        })
-    }
-
-    /// Ends marks whose time is over, and those of flows that have gone.
-    fn end_marks(&mut self) {
-        let is_gone = |number| match number {
-            FlowNumber::Carried(id) => !self.shared.flows.has(id),
-            // The agent cannot change it: there is nothing to remember.
-            FlowNumber::Untouched(_) => true,
-        };
-        let ended = self.marks.end(Instant::now(), is_gone);
-        for mark in &ended {
-            tracing::info!(mark = mark.id, selector = %mark.target, "mark ended");
-        }
-        self.ended(ended.iter().any(|mark| mark.target.holds_later()));
-    }
-
-    /// Marks have ended; `later`: connections met one of them.
-    fn ended(&mut self, later: bool) {
-        self.metrics.marks.active.set(self.marks.len() as i64);
-        self.stale |= later;
-        if self.stale
-            && let Err(error) = self.put(&self.config.policy.clone())
-        {
-            tracing::error!("cannot take a mark or a container out of force: {error:#}");
-        }
     }
 
     fn install(&mut self, policy: &Policy, old: &Policy) -> anyhow::Result<()> {
@@ -625,46 +366,6 @@ async fn at(when: Option<Instant>) {
         Some(when) => time::sleep_until(when).await,
         None => std::future::pending().await,
     }
-}
-
-fn needs_restart(old: &Config, new: &Config) -> bool {
-    (
-        (&old.admin_socket, old.admin, old.metrics, &old.admin_hosts),
-        &old.control,
-        &old.cgroup,
-        &old.pins,
-        (
-            old.max_flows,
-            old.user_share,
-            old.cgroup_share,
-            old.handshake_timeout,
-            old.drain,
-        ),
-        old.max_forwarded,
-        old.max_namespaces,
-        (old.workers, old.busy_poll),
-        (old.splice, old.tap_ring_bytes, old.tap_cpu, old.log_format),
-        (&old.containers, &old.record_labels, &old.incoming),
-        (&old.host.name, &old.source, &old.limits),
-    ) != (
-        (&new.admin_socket, new.admin, new.metrics, &new.admin_hosts),
-        &new.control,
-        &new.cgroup,
-        &new.pins,
-        (
-            new.max_flows,
-            new.user_share,
-            new.cgroup_share,
-            new.handshake_timeout,
-            new.drain,
-        ),
-        new.max_forwarded,
-        new.max_namespaces,
-        (new.workers, new.busy_poll),
-        (new.splice, new.tap_ring_bytes, new.tap_cpu, new.log_format),
-        (&new.containers, &new.record_labels, &new.incoming),
-        (&new.host.name, &new.source, &new.limits),
-    )
 }
 
 /// The numbers of what comes and goes: of cgroups and namespaces.
