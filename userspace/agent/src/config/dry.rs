@@ -22,15 +22,8 @@ impl RawConfig {
 impl RawRule {
     /// Leaves the conditions, and takes away what is done.
     fn only_counts(&mut self) {
-        let is_bypass = self.action.get_ref() == Action::Bypass.as_str();
         only_observes(&mut self.action);
         self.do_nothing();
-        if self.asks_for_session() && !is_bypass {
-            // Copies say whether it holds. Where they cannot, it comes to the agent, which reads and does not observe.
-            *self.action.get_mut() = Action::Enrich.as_str().to_owned();
-            let counts = toml::Table::from_iter([("transform".to_owned(), "count".into())]);
-            self.pipeline.push(Spanned::new(0..0, counts));
-        }
     }
 
     /// Takes away everything but the conditions and the action.
@@ -48,20 +41,6 @@ impl RawRule {
         self.holdout = None;
         self.trigger = None;
         self.limit = None;
-    }
-
-    /// Whether the handshake decides. A `tls` with files is none of its conditions.
-    pub(super) fn asks_for_session(&self) -> bool {
-        let lists = [
-            &self.user,
-            &self.keyspace,
-            &self.driver,
-            &self.driver_version,
-            &self.application,
-            &self.protocol,
-            &self.compression,
-        ];
-        self.tls.is_some() || lists.iter().any(|list| !list.is_empty())
     }
 }
 

@@ -62,7 +62,7 @@ fn plan_of(rule: &RawRule, steps: Option<&Steps>) -> Result<Option<Plan>, Flaw> 
         None if reads && steps.is_none() => (Wanted::Inline, None),
         None => (Wanted::Auto, None),
     };
-    if !reads && !asks_session(rule) {
+    if !reads && !rule.asks_for_session() {
         let flaw = |at| {
             let action = rule.action.get_ref();
             let message = format!(
@@ -272,21 +272,6 @@ fn obstacle(rule: &RawRule, steps: Option<&Steps>) -> Option<String> {
     Some(format!(
         "`{holds}` holds requests while its file takes no more (`full = \"drop\"` does not)"
     ))
-}
-
-/// Whether the rule has a condition on the session. `tls` as a condition is one, too.
-fn asks_session(rule: &RawRule) -> bool {
-    let lists = [
-        &rule.user,
-        &rule.keyspace,
-        &rule.driver,
-        &rule.driver_version,
-        &rule.application,
-        &rule.protocol,
-        &rule.compression,
-    ];
-    let tls = rule.tls.as_ref();
-    lists.iter().any(|list| !list.is_empty()) || tls.is_some_and(|tls| tls.get_ref().is_bool())
 }
 
 #[cfg(test)]

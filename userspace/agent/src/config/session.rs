@@ -14,6 +14,23 @@ use super::{
     value::{expected, one_of},
 };
 
+impl RawRule {
+    /// Whether the rule has a condition on the session. A `tls` with files is none.
+    pub(super) fn asks_for_session(&self) -> bool {
+        let lists = [
+            &self.user,
+            &self.keyspace,
+            &self.driver,
+            &self.driver_version,
+            &self.application,
+            &self.protocol,
+            &self.compression,
+        ];
+        let is_condition = |tls: &Spanned<toml::Value>| tls.get_ref().is_bool();
+        self.tls.as_ref().is_some_and(is_condition) || lists.iter().any(|list| !list.is_empty())
+    }
+}
+
 /// Takes them out of `raw`.
 pub(super) fn conditions(raw: &mut RawRule) -> Result<SessionConditions, Flaw> {
     let keyspaces = mem::take(&mut raw.keyspace);

@@ -86,8 +86,33 @@ fn a_dry_run_counts_and_does_nothing() {
         });
     };
     passes(&listeners[0], "refused");
-    // Its rule waits for the user, who does not come.
-    let _client = dial(changed).unwrap();
+    // Copies of the handshake say that its rule holds.
+    let mut client = dial(changed).unwrap();
+    let (mut database, from) = listeners[1].accept().unwrap();
+    assert_eq!(
+        from,
+        client.local_addr().unwrap(),
+        "straight to the database"
+    );
+    let mut say = |from_client: bool, frame: Vec<u8>| {
+        let (from, to) = match from_client {
+            true => (&mut client, &mut database),
+            false => (&mut database, &mut client),
+        };
+        from.write_all(&frame).unwrap();
+        let mut got = vec![0; frame.len()];
+        to.read_exact(&mut got).unwrap();
+        assert_eq!(got, frame);
+    };
+    say(true, frames::startup(4, &[("CQL_VERSION", "3.0.0")]));
+    say(false, wire::authenticate(4));
+    say(true, wire::auth_response(4, 1, b"\0etl\0secret"));
+    say(false, wire::auth_success(4, 1));
+    say(true, frames::query(4, 1, "TRUNCATE shop.orders"));
+    eventually("its rule counts it", || {
+        let is_met = |flow: &Value| flow["rule"] == "changed" && flow["action"] == "observe";
+        flows().iter().any(is_met)
+    });
     // A changed file is run dry, too.
     let all = "[[rule]]\nname = \"all\"\naction = \"deny\"\nfail = \"closed\"\n";
     let text = fs::read_to_string(agent.file()).unwrap();
