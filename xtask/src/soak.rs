@@ -47,6 +47,8 @@ struct Soak {
     load: (&'static str, &'static str),
     /// The value for a round of several, for tests that obey `UNDERPASS_SEED`.
     round: Option<&'static str>,
+    /// Whether it is judged by the time that it takes: that of a release build.
+    is_timed: bool,
 }
 
 const UPGRADES: Soak = Soak {
@@ -54,6 +56,7 @@ const UPGRADES: Soak = Soak {
     tests: &["upgraded::drivers_work_while_agents_take_over_from_one_another"],
     load: ("UNDERPASS_UPGRADES", "100"),
     round: None,
+    is_timed: false,
 };
 
 const HOURS: Soak = Soak {
@@ -61,6 +64,7 @@ const HOURS: Soak = Soak {
     tests: &["soak::nothing_is_wrong_or_waits_or_is_left_behind_whatever_fails"],
     load: ("UNDERPASS_SOAK_HOURS", "1"),
     round: None,
+    is_timed: false,
 };
 
 const SOAKS: &[Soak] = &[
@@ -72,18 +76,21 @@ const SOAKS: &[Soak] = &[
         ],
         load: ("UNDERPASS_REQUESTS", "1000000"),
         round: None,
+        is_timed: false,
     },
     Soak {
         program: "enrichment",
         tests: &["reporters::adopted::no_application_notices_how_often_the_agent_dies"],
         load: ("UNDERPASS_DEATHS", "100"),
         round: None,
+        is_timed: false,
     },
     Soak {
         program: "enrichment",
         tests: &["reporters::adopted::thousands_of_running_connections_are_read_within_seconds"],
         load: ("UNDERPASS_RUNNING", "10000"),
         round: None,
+        is_timed: true,
     },
     Soak {
         program: "edge",
@@ -93,12 +100,14 @@ const SOAKS: &[Soak] = &[
         ],
         load: ("UNDERPASS_EDGE_PACKETS", "1000000"),
         round: None,
+        is_timed: false,
     },
     Soak {
         program: "paths",
         tests: &["integrity::readers::whoever_reads_in_whatever_way_gets_every_byte_on_every_path"],
         load: ("UNDERPASS_READERS_MIB", "2048"),
         round: Some("64"),
+        is_timed: false,
     },
     Soak {
         program: "paths",
@@ -110,18 +119,21 @@ const SOAKS: &[Soak] = &[
         ],
         load: ("UNDERPASS_ANSWER_MIB", "64"),
         round: Some("64"),
+        is_timed: false,
     },
     Soak {
         program: "etcd",
         tests: &["two_hundred_hosts_follow_a_thousand_rules_within_two_seconds"],
         load: ("UNDERPASS_FOLLOWERS", "1000"),
         round: None,
+        is_timed: false,
     },
     Soak {
         program: "host",
         tests: &["sharing::agents::agents_hold_a_tenants_rate_together"],
         load: ("UNDERPASS_SHARING_AGENTS", "20"),
         round: None,
+        is_timed: false,
     },
     UPGRADES,
     HOURS,
@@ -130,6 +142,7 @@ const SOAKS: &[Soak] = &[
         tests: &["differential::answers_are_those_without_the_agent"],
         load: ("UNDERPASS_STATEMENTS", "20000"),
         round: Some("2000"),
+        is_timed: false,
     },
     Soak {
         program: "drivers",
@@ -139,6 +152,7 @@ const SOAKS: &[Soak] = &[
         ],
         load: ("UNDERPASS_STATEMENTS_ALONE", "20000"),
         round: Some("400"),
+        is_timed: false,
     },
 ];
 
@@ -202,6 +216,7 @@ impl Provided<'_> {
             cargo()
                 // As `test` builds it: one package alone would be compiled anew, with other features.
                 .args(["test", "--workspace", "--test", soak.program])
+                .args(soak.is_timed.then_some("--release"))
                 .args(["--", "--exact", "--nocapture"])
                 .args(soak.tests)
                 .envs(self.node.variables())

@@ -13,6 +13,7 @@ pub mod measured;
 mod memory;
 mod netns;
 pub mod program;
+mod served;
 pub mod skip;
 pub mod soaked;
 mod wire;
@@ -26,6 +27,7 @@ pub use cgroup::Cgroup;
 pub use etcd::{Certificates, Etcd};
 pub use memory::MemoryCgroup;
 pub use netns::Netns;
+pub use served::Served;
 pub use wire::{Carried, Faults, Wire, stay_on_one_processor};
 
 /// Returns where tests' random numbers start: 0, but for a soak's rounds (`UNDERPASS_SEED`).

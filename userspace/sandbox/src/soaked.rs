@@ -20,7 +20,7 @@ fn file(extension: &str) -> PathBuf {
 }
 
 /// Keeps what a soak has measured under this key, where `UPDATE_DOCS` is set, and writes the page anew. `measured` is an object; the
-/// kernel and the number of processors are added to it.
+/// kernel, the number of processors, and the kind of build are added to it.
 ///
 /// # Panics
 /// The files cannot be read or written.
@@ -33,6 +33,8 @@ pub fn keep(key: &str, mut measured: Value) {
     measured["processors"] = std::thread::available_parallelism()
         .map_or(1, usize::from)
         .into();
+    let is_debug = cfg!(debug_assertions);
+    measured["build"] = (if is_debug { "debug" } else { "release" }).into();
     let mut all = read().unwrap_or_else(|_| Map::new().into());
     all[key] = measured;
     let text = serde_json::to_string_pretty(&all).expect("JSON") + "\n";
@@ -84,7 +86,7 @@ fn page(all: &Value) -> String {
     format!(
         "# The tap, soaked\n\n\
          Made by `UPDATE_DOCS=1 cargo xtask soak --only observe_truth` and `--only adopted`, whose assertions are the bars; from \
-         `tapped.json`. {}, {} processors, which the agent (a debug build), clients and database share.\n\n\
+         `tapped.json`. {}, {} processors, which the agent (a debug build but where it is said), clients and database share.\n\n\
          ## An agent that dies\n\n\
          It was killed (SIGKILL) {} times while {} requests were asked on connections that it reads, and as many connections \
          went past it at the same time. No byte was missing or wrong.\n\n\
@@ -92,7 +94,8 @@ fn page(all: &Value) -> String {
          | read | {} | {} |\n| not read | {} | {} |\n\n\
          The p99 of those that are read is {} of that of the others.\n\n\
          ## Connections that were there before\n\n\
-         {} running connections were read {} after their rule (the bar is 2 s), by an agent with {} MiB of memory besides its program.\n\n\
+         {} running connections were read {} after their rule (the bar is 2 s), by an agent \
+         (a {} build) with {} MiB of memory besides its program.\n\n\
          ## Every statement counted\n\n\
          A driver asked {} times, and the agent's rows have each statement, its errors apart; none was lost. Latencies in µs, by the \
          clock of the kernel, of the driver (less what it adds by itself) and of the database:\n\n\
@@ -108,6 +111,7 @@ fn page(all: &Value) -> String {
         ratio("deaths", "p99_us", "unseen_p99_us"),
         number("running", "connections"),
         ms("running", "adopted_us"),
+        all["running"]["build"].as_str().unwrap_or("–"),
         number("running", "rss_mib"),
         number("requests", "requests"),
     )

@@ -4,16 +4,14 @@ use std::{
     io::ErrorKind,
     net::{SocketAddr, TcpListener},
     sync::{Arc, Mutex},
-    thread::{self, JoinHandle},
 };
 
 use rustls::ServerConfig;
-use sandbox::Sandbox;
+use sandbox::{Sandbox, Served};
 use tokio::{
     io::{AsyncWriteExt, copy, sink, split},
     net::TcpStream,
-    runtime,
-    sync::{Notify, oneshot},
+    sync::Notify,
 };
 use tokio_rustls::TlsAcceptor;
 
@@ -44,13 +42,11 @@ pub struct Front {
     shows: Arc<Mutex<Shows>>,
     seen: Seen,
     cuts: Arc<Mutex<Vec<Arc<Notify>>>>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _served: Served,
 }
 
 impl Front {
     pub fn of(sandbox: &Sandbox, node: SocketAddr, config: &Arc<ServerConfig>) -> Self {
-        let (stop, stopped) = oneshot::channel();
         let shows = Arc::new(Mutex::new(Some(config.clone())));
         let (seen, cuts) = (Seen::default(), Arc::default());
         let (shown, sees, cut) = (shows.clone(), seen.clone(), Arc::clone(&cuts));
@@ -58,25 +54,16 @@ impl Front {
         let begun = sandbox.server(move || {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let addr = listener.local_addr().unwrap();
-            let thread = thread::spawn(move || {
-                let runtime = runtime::Builder::new_current_thread().enable_all().build();
-                runtime.unwrap().block_on(async {
-                    tokio::select! {
-                        () = accepts(listener, node, &shown, &sees, &cut) => {}
-                        _ = stopped => {}
-                    }
-                });
-            });
-            (addr, thread)
+            let serve = move || async move { accepts(listener, node, &shown, &sees, &cut).await };
+            (addr, Served::by(serve))
         });
-        let (addr, thread) = begun.unwrap();
+        let (addr, served) = begun.unwrap();
         Self {
             addr,
             shows,
             seen,
             cuts,
-            stop: Some(stop),
-            thread: Some(thread),
+            _served: served,
         }
     }
 
@@ -98,16 +85,6 @@ impl Front {
     /// Ends this connection without a word.
     pub fn cuts(&self, nth: usize) {
         self.cuts.lock().unwrap()[nth].notify_one();
-    }
-}
-
-impl Drop for Front {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let ended = thread.join();
-            assert!(thread::panicking() || ended.is_ok(), "the front");
-        }
     }
 }
 

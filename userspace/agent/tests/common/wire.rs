@@ -218,6 +218,13 @@ impl Conversation {
         }
     }
 
+    /// Nobody is in between: each end's other side is the other end's own socket.
+    pub fn is_direct(&self) -> bool {
+        let peers = [&self.client, &self.server].map(|end| end.peer_addr().unwrap());
+        let own = [&self.server, &self.client].map(|end| end.local_addr().unwrap());
+        peers == own
+    }
+
     /// From the client to the database, every byte of it.
     pub fn client_sends(&mut self, frame: &[u8]) {
         let bytes = self.wrap(frame);

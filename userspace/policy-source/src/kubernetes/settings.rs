@@ -39,6 +39,24 @@ pub struct KubernetesSettings {
     pub pod: Option<OwnPod>,
 }
 
+#[cfg(test)]
+impl KubernetesSettings {
+    /// Settings of an API server that is never dialled.
+    pub(super) fn of_a_test(pod: Option<OwnPod>) -> Self {
+        Self {
+            server: Endpoint::parse("https://127.0.0.1:1", API_SERVER).unwrap(),
+            tls: Dialling {
+                ca: "/ca".into(),
+                server_name: None,
+                own: None,
+            },
+            token_file: None,
+            node: "n".to_owned(),
+            pod,
+        }
+    }
+}
+
 impl KubernetesSettings {
     /// Reads certificates and token, only to check whether they can be used.
     ///

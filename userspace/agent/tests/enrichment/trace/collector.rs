@@ -5,7 +5,6 @@ use std::{
     io,
     net::{SocketAddr, TcpListener},
     sync::{Arc, Mutex},
-    thread::{self, JoinHandle},
 };
 
 use opentelemetry_proto::tonic::{
@@ -30,12 +29,8 @@ use opentelemetry_proto::tonic::{
     trace::v1::Span,
 };
 use rustls::ServerConfig;
-use sandbox::Sandbox;
-use tokio::{
-    io::DuplexStream,
-    runtime,
-    sync::{mpsc, oneshot},
-};
+use sandbox::{Sandbox, Served};
+use tokio::{io::DuplexStream, sync::mpsc};
 use tokio_rustls::TlsAcceptor;
 use tonic::{
     Request, Response, Status,
@@ -58,8 +53,7 @@ pub enum Says {
 /// See the module.
 pub struct Collector {
     keeps: Arc<Mutex<Keeps>>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _served: Served,
 }
 
 #[derive(Default)]
@@ -129,40 +123,30 @@ impl Collector {
             keeps: keeps.clone(),
             says,
         };
-        let (stop, stopped) = oneshot::channel();
-        let run = move || {
-            let runtime = runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(async {
-                listener.set_nonblocking(true).unwrap();
-                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-                let server = Server::builder()
-                    .add_service(TraceServiceServer::new(service.clone()))
-                    .add_service(LogsServiceServer::new(service.clone()))
-                    .add_service(MetricsServiceServer::new(service));
-                let serves = async {
-                    match tls {
-                        None => {
-                            server
-                                .serve_with_incoming(TcpIncoming::from(listener))
-                                .await
-                        }
-                        Some(config) => {
-                            server
-                                .serve_with_incoming(decrypted(listener, config))
-                                .await
-                        }
-                    }
-                };
-                tokio::select! {
-                    served = serves => served.unwrap(),
-                    _ = stopped => {}
+        let serve = move || async move {
+            listener.set_nonblocking(true).unwrap();
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            let server = Server::builder()
+                .add_service(TraceServiceServer::new(service.clone()))
+                .add_service(LogsServiceServer::new(service.clone()))
+                .add_service(MetricsServiceServer::new(service));
+            let served = match tls {
+                None => {
+                    server
+                        .serve_with_incoming(TcpIncoming::from(listener))
+                        .await
                 }
-            });
+                Some(config) => {
+                    server
+                        .serve_with_incoming(decrypted(listener, config))
+                        .await
+                }
+            };
+            served.unwrap();
         };
         Self {
             keeps,
-            stop: Some(stop),
-            thread: Some(thread::spawn(run)),
+            _served: Served::by(serve),
         }
     }
 
@@ -188,17 +172,6 @@ impl Collector {
     /// The sender of the latest message.
     pub fn resource(&self) -> Resource {
         self.keeps.lock().unwrap().resource.clone()
-    }
-}
-
-/// A dropped collector's connections are cut.
-impl Drop for Collector {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let ended = thread.join();
-            assert!(thread::panicking() || ended.is_ok(), "the collector");
-        }
     }
 }
 

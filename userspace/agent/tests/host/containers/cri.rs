@@ -7,7 +7,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    thread,
 };
 
 use http_body_util::BodyExt;
@@ -19,7 +18,8 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use tokio::{net::UnixListener, runtime, sync::oneshot};
+use sandbox::Served;
+use tokio::net::UnixListener;
 
 use super::ship::{Mood, Runtime};
 
@@ -27,8 +27,7 @@ use super::ship::{Mood, Runtime};
 pub struct Cri {
     pub path: PathBuf,
     pub runtime: Arc<Runtime>,
-    end: Option<oneshot::Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
+    _served: Served,
 }
 
 impl Cri {
@@ -36,32 +35,18 @@ impl Cri {
         let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
         listener.set_nonblocking(true).unwrap();
         let runtime = Arc::new(Runtime::new());
-        let (end, ended) = oneshot::channel();
         let known = runtime.clone();
-        let thread = thread::spawn(move || {
-            let on = runtime::Builder::new_current_thread().enable_all().build();
-            let on = on.unwrap();
-            on.block_on(async {
-                let listener = UnixListener::from_std(listener).unwrap();
-                tokio::select! {
-                    _ = ended => {}
-                    () = accept(listener, known) => {}
-                }
-            });
-        });
+        let serve = move || accept(UnixListener::from_std(listener).unwrap(), known);
         Self {
             path: path.to_owned(),
             runtime,
-            end: Some(end),
-            thread: Some(thread),
+            _served: Served::by(serve),
         }
     }
 }
 
 impl Drop for Cri {
     fn drop(&mut self) {
-        drop(self.end.take());
-        self.thread.take().map(thread::JoinHandle::join);
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -7,7 +7,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    thread,
 };
 
 use hyper::{
@@ -17,8 +16,8 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use sandbox::Sandbox;
-use tokio::{net::TcpListener, runtime, sync::oneshot};
+use sandbox::{Sandbox, Served};
+use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use crate::common::certs::{Authority, file};
@@ -31,8 +30,7 @@ pub struct Played {
     pub at: SocketAddr,
     /// The authority that has signed its certificate.
     pub ca: PathBuf,
-    end: Option<oneshot::Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
+    _served: Served,
 }
 
 impl Played {
@@ -50,30 +48,15 @@ impl Played {
             format!("{{\"metadata\": {{\"resourceVersion\": \"7\"}}, \"items\": [{items}]}}").into()
         };
         let lists = [list(&policies.join(",")), list("")];
-        let (end, ended) = oneshot::channel();
-        let thread = thread::spawn(move || {
-            let on = runtime::Builder::new_current_thread().enable_all().build();
-            on.unwrap().block_on(async {
-                let listener = TcpListener::from_std(listener).unwrap();
-                tokio::select! {
-                    _ = ended => {}
-                    () = accept(listener, TlsAcceptor::from(config), lists) => {}
-                }
-            });
-        });
+        let serve = move || {
+            let listener = TcpListener::from_std(listener).unwrap();
+            accept(listener, TlsAcceptor::from(config), lists)
+        };
         Self {
             at,
             ca,
-            end: Some(end),
-            thread: Some(thread),
+            _served: Served::by(serve),
         }
-    }
-}
-
-impl Drop for Played {
-    fn drop(&mut self) {
-        drop(self.end.take());
-        self.thread.take().map(thread::JoinHandle::join);
     }
 }
 

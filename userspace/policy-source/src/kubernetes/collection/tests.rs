@@ -1,21 +1,16 @@
-use std::{
-    collections::VecDeque,
-    pin::Pin,
-    sync::Mutex,
-    task::{Context, Poll},
-};
+use std::{collections::VecDeque, sync::Mutex};
 
+use http_body_util::Full;
 use hyper::{
     Request, Response,
-    body::{Body, Bytes, Frame, Incoming},
+    body::{Bytes, Incoming},
     server::conn::http2,
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tls::{Dialling, Endpoint};
 
 use super::*;
-use crate::{API_SERVER, KubernetesSettings, Pace};
+use crate::{KubernetesSettings, Pace};
 
 type Any = Kept<Result<String, String>>;
 
@@ -119,21 +114,6 @@ fn without_room_the_namespace_that_takes_the_most_gives_way() {
     assert_eq!(put("bbb/1", 9 * LEAST_BYTES).0, "aaa/1 zzz/1 zzz/2");
 }
 
-/// An answer of an API server, which ends at once.
-struct Answer(Option<Bytes>);
-
-impl Body for Answer {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.take().map(|text| Ok(Frame::data(text))))
-    }
-}
-
 /// Follows at an API server that gives these answers, and then fails. Returns what it was asked, the names that were told of, and how it ended.
 async fn follow(
     answers: &[(u16, String)],
@@ -149,22 +129,12 @@ async fn follow(
         let answer = left.lock().unwrap().pop_front();
         let (status, text) = answer.unwrap_or((500, String::new()));
         let answer = Response::builder().status(status);
-        let answer = answer.body(Answer(Some(text.into()))).unwrap();
+        let answer = answer.body(Full::new(Bytes::from(text))).unwrap();
         std::future::ready(Ok::<_, Infallible>(answer))
     });
     let server = http2::Builder::new(TokioExecutor::new());
     let server = tokio::spawn(server.serve_connection(TokioIo::new(its), serve));
-    let settings = Arc::new(KubernetesSettings {
-        server: Endpoint::parse("https://127.0.0.1:1", API_SERVER).unwrap(),
-        tls: Dialling {
-            ca: "/ca".into(),
-            server_name: None,
-            own: None,
-        },
-        token_file: None,
-        node: "n".to_owned(),
-        pod: None,
-    });
+    let settings = Arc::new(KubernetesSettings::of_a_test(None));
     let pace = Pace::default();
     let session = Session::over(TokioIo::new(ours), &settings, &pace);
     let session = session.await.unwrap();

@@ -9,10 +9,9 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
-use tls::{Dialling, Endpoint};
 
 use super::*;
-use crate::{API_SERVER, OwnPod};
+use crate::OwnPod;
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -24,21 +23,11 @@ const SAID_AGAIN: Duration = Duration::from_millis(100);
 type Stored = Arc<Mutex<(Option<Value>, usize)>>;
 
 fn settings() -> Arc<KubernetesSettings> {
-    Arc::new(KubernetesSettings {
-        server: Endpoint::parse("https://127.0.0.1:1", API_SERVER).unwrap(),
-        tls: Dialling {
-            ca: "/ca".into(),
-            server_name: None,
-            own: None,
-        },
-        token_file: None,
-        node: "n".to_owned(),
-        pod: Some(OwnPod {
-            name: "agent".to_owned(),
-            namespace: "underpass".to_owned(),
-            uid: "u".to_owned(),
-        }),
-    })
+    Arc::new(KubernetesSettings::of_a_test(Some(OwnPod {
+        name: "agent".to_owned(),
+        namespace: "underpass".to_owned(),
+        uid: "u".to_owned(),
+    })))
 }
 
 /// Serves an API server that stores the node's object, and returns the client's end.
