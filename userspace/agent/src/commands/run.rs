@@ -350,7 +350,8 @@ impl Serving {
         // An agent for which there are no threads or descriptors says so before it is ready.
         let busy_polls = busy_poll.then_some(&shared.metrics.busy_polls);
         let started = Workers::start(rings, busy_polls).context("cannot start the workers")?;
-        let splices = hear(attachment.splices, splicing)?;
+        let splices = hear(attachment.splices, splicing);
+        let splices = splices.context("cannot hear what the splice calls for")?;
         let ready = Ready {
             cgroup: early.options.cgroup,
             shown,

@@ -184,7 +184,8 @@ fn connects_for_which_there_is_no_room_are_closed() {
 /// The agent has not read of others, so it is not told of these: they wait as they would for a SYN that was lost.
 #[test]
 fn connects_of_which_the_agent_cannot_be_told_begin_a_second_later() {
-    const CONNECTS: usize = 40;
+    // So few that most of those for whom there was no room find some when they come again, all at once.
+    const CONNECTS: usize = 30;
     let hosts = Hosts::new();
     let listener = hosts.listen(Distance::Here, Family::V4);
     let to = listener.local_addr().unwrap();
