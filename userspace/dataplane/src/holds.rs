@@ -117,6 +117,9 @@ impl Held {
 /// Rule names by generation and slot, shared with whoever installs policies.
 pub(crate) type Names = Arc<Mutex<[Arc<[RuleName]>; abi::GENERATIONS as usize]>>;
 
+/// The number of held SYNs for which the ring has room, each with the kernel's header.
+pub const MAX_HELD: usize = abi::HELD_RING_BYTES as usize / (size_of::<abi::Held>() + 8);
+
 /// The stream of held SYNs.
 pub struct Holds {
     ring: AsyncFd<RingBuf<MapData>>,

@@ -123,7 +123,7 @@ pub use detach::detach;
 pub use dial::{Dialled, dial};
 pub use edge::Edge;
 pub use hangup_watch::HangupWatch;
-pub use holds::{Held, Holds, Process};
+pub use holds::{Held, Holds, MAX_HELD, Process};
 pub use incoming::{
     Arrived, ClientAddress, IncomingDialled, IncomingError, IncomingListener, IncomingOptions,
     MAX_INCOMING, NotKept, remove_routes_left,

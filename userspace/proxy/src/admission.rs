@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Dataplane, Holder, InstallError, Quota};
+use dataplane::{Dataplane, Holder, InstallError, MAX_HELD, Quota};
 use telemetry::Rarely;
 use tokio::time;
 
@@ -23,9 +23,10 @@ use super::quotas::{Change, QuotaLimits, Quotas};
 /// there is room again. A single flow's end does not make it flap.
 const ROOM_DIVISOR: usize = 20;
 
-/// Flows that are served beyond the limit: as many as the ring of held SYNs has room for. Their
+/// Flows that are served beyond the limit: no fewer than the ring of held SYNs has room for. Their
 /// descriptors are set aside.
 pub const STRAGGLERS: usize = 1_024;
+const _: () = assert!(STRAGGLERS >= MAX_HELD, "the ring may hold more");
 
 /// The pause after something has run out, unless a flow ends before. Other programs may have taken
 /// it, and flows may go on for days.
