@@ -51,6 +51,10 @@ pub(super) fn of(arch: &str, outcomes: &[Outcome], before: &str) -> String {
             .collect();
         let demo = match &outcome.demo {
             Some(demo) if demo.holds() => format!("all {} checks", demo.made),
+            // Nothing was checked, for there was nothing to show.
+            Some(demo) if demo.made == 0 && outcome.adopted == 0 => {
+                "no: nothing adopted".to_owned()
+            }
             Some(demo) => format!("no: {} of {} checks", demo.held, demo.made),
             None => "not run".to_owned(),
         };
