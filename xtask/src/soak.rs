@@ -126,7 +126,7 @@ const SOAKS: &[Soak] = &[
         tests: &["two_hundred_hosts_follow_a_thousand_rules_within_two_seconds"],
         load: ("UNDERPASS_FOLLOWERS", "1000"),
         round: None,
-        is_timed: false,
+        is_timed: true,
     },
     Soak {
         program: "host",
