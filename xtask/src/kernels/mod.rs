@@ -397,6 +397,11 @@ mod tests {
         let row = "| 6.1 | amd64 | egress | yes, 10 requests told | no: `no_end` | bypass, tap, inline | all 10 checks |";
         let page = page::of("amd64", &[all], "");
         assert!(page.contains(row), "{page}");
+        let shows_nothing = said.replace("RESULT demo 0 10 10", "RESULT demo 1 0 0");
+        let all = outcome("6.1".into(), &shows_nothing).unwrap();
+        all.judge().unwrap();
+        let shown = page::of("amd64", &[all], "");
+        assert!(shown.contains("| no: nothing adopted |"), "{shown}");
         // What another processor's run has found stays, and a row of this one's is replaced.
         let again = page::of("arm64", &[], &page);
         assert!(again.contains(row), "{again}");

@@ -34,9 +34,8 @@ const MANY: usize = 400;
 /// Differences that are shown.
 const SHOWN: usize = 6;
 
-/// Fields of one run alone: times, who was connected by which number, and how small a request with a time in it was compressed.
-const OF_THE_RUN: [&str; 16] = [
-    "bytes_to_database",
+/// Fields of one run alone: times, and who was connected by which number.
+const OF_THE_RUN: [&str; 15] = [
     "time",
     "unix_ms",
     "flow",
