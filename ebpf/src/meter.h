@@ -35,8 +35,9 @@
 #define MAX_HEADERS 8192
 /* TCP's largest window. What is further ahead is nothing that the receiver would take. */
 #define MAX_WINDOW (1 << 30)
-/* How often to look whether another CPU has read its packet, which takes it microseconds. */
-#define MAX_TRIES 1000
+/* How often to look whether another CPU has read its packet. To copy one of 64 KiB takes it tens of microseconds, and a
+ * virtual one may be away meanwhile: this many looks take a millisecond or more. */
+#define MAX_TURN_LOOKS (1 << 17)
 #define SYN 2
 #define IPV6_HEADER 40
 #ifndef IPPROTO_HOPOPTS
@@ -292,15 +293,35 @@ static __always_inline void on_bytes(struct walk *w, struct up_direction *d, __u
 		walk(w, d, off + ahead, off + bytes);
 }
 
-/* Packets of one flow can come in on two CPUs at once: on a busy host's loopback, a sender that has
- * moved. (Those that leave do so under the socket's lock.) */
+/* A packet that waits for its turn in a direction. */
+struct turn {
+	struct up_direction *d;
+	__u32 is_ours;
+};
+
+/* Whether nobody else has the turn; 1 ends the looks. */
+static long look_for_turn(__u32 n, void *ctx)
+{
+	struct turn *turn = ctx;
+	struct up_direction *d = turn->d;
+
+	(void)n;
+	/* Read before it is written: who has it is held up by each attempt. */
+	if (!*(volatile __u32 *)&d->busy)
+		turn->is_ours = !__sync_val_compare_and_swap(&d->busy, 0, 1);
+	return turn->is_ours;
+}
+
+/* Packets of one flow can come in on two CPUs at once: a sender on one and the receiver's acknowledgements on the other both
+ * have packets leave, and a loopback takes each in where it left. (Those that leave do so under the socket's lock.) */
 static __always_inline int take_turn(struct up_direction *d)
 {
-	NO_UNROLL for (int i = 0; i < MAX_TRIES; i++) {
-		if (!__sync_val_compare_and_swap(&d->busy, 0, 1))
-			return 1;
-	}
-	return 0;
+	struct turn turn = { .d = d };
+
+	if (!__sync_val_compare_and_swap(&d->busy, 0, 1))
+		return 1;
+	bpf_loop(MAX_TURN_LOOKS, look_for_turn, &turn, 0);
+	return turn.is_ours;
 }
 
 /* The flow whose database is on this host begins, with the first bytes of a direction: its handshake was

@@ -176,7 +176,14 @@ pub fn compare(cassandra: &Cassandra, keyspace: &str, application: impl Fn(&Cgro
                 let differ = differences(records, &other[*reporter]).join("\n");
                 format!("{reporter}, {count} records:\n{differ}\n")
             };
-            panic!("{}", one.iter().map(differ).collect::<String>());
+            // What was lost on the way says whether it could be told at all.
+            let samples = tapped.agent.metrics().unwrap();
+            let samples = samples.into_iter().filter(|(name, count)| {
+                *count > 0.0 && (name.contains("_tap_") || name.contains("_observed_"))
+            });
+            let samples: Vec<String> = samples.map(|(n, count)| format!("{n} {count}\n")).collect();
+            let differences: String = one.iter().map(differ).collect();
+            panic!("{differences}{}", samples.concat());
         }
         thread::sleep(Duration::from_millis(100));
     }

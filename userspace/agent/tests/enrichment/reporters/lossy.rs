@@ -1,5 +1,5 @@
-//! Tapped flows over a wire that loses, doubles and holds up packets: all that passes is read once, and each request has
-//! its own response.
+//! Tapped flows whose packets come twice, late, or on two processors at once: all that passes is read once, and each request
+//! has its own response.
 
 use std::net::TcpStream;
 
@@ -131,4 +131,52 @@ fn what_the_network_does_to_packets_is_healed() {
         happened.iter().all(|way| way.lost > 0 && way.held > 0),
         "{happened:?}"
     );
+}
+
+/// Answers of a burst, each of so many rows: no more than the ring holds.
+const BURST: i16 = 4_000;
+const BURST_ROWS: i32 = 2_000;
+const BURST_PIECE_BYTES: usize = 128 << 10;
+const BURSTS: u64 = 50;
+const BURST_RING_BYTES: u32 = 1 << 26;
+
+/// Packets leave where the database sends, and where its acknowledgements come in. A loopback takes each in on the same
+/// processor, so two of them read packets of one direction, and each waits until the other one has made its copy.
+#[test]
+fn a_burst_that_two_processors_take_in_is_copied_whole() {
+    let hosts = Hosts::new();
+    let listener = hosts.listen(Distance::Here, Family::V4);
+    let to = listener.local_addr().unwrap();
+    let settings = format!("tap_ring_bytes = {BURST_RING_BYTES}\ntap_cpu = \"100%\"\n");
+    let rules = policy("path = \"tap\"", "{ transform = \"stats\" }");
+    let rules = rules.replace("PORT", &to.port().to_string());
+    let agent = hosts.agent_with(&settings, &rules);
+    let client = hosts.client(|| connect(Family::V4, to).unwrap());
+    let server = accept(&listener).0;
+    for end in [&client, &server] {
+        end.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+    let mut random = Random::new(9);
+    let asked: Vec<u8> = (0..BURST).flat_map(|n| query(4, n, SELECT)).collect();
+    let answered: Vec<u8> = (0..BURST).flat_map(|n| rows(4, n, BURST_ROWS)).collect();
+    for burst in 1..=BURSTS {
+        send(&client, &server, &asked, &mut random);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut pieces = answered.chunks(BURST_PIECE_BYTES);
+                pieces.all(|piece| (&server).write_all(piece).is_ok())
+            });
+            (&client).read_exact(&mut vec![0; answered.len()]).unwrap();
+        });
+        eventually("all are counted", || {
+            let list = agent.json("/statements").unwrap();
+            let row = list.as_array().unwrap().first().cloned();
+            row.is_some_and(|row| row["count"] == burst * BURST as u64)
+        });
+    }
+    for lost in ["tap_gaps_total", "tap_abandoned_total", "observed_uncopied"] {
+        let samples = agent.metrics().unwrap();
+        let samples = samples.iter().filter(|(name, _)| name.contains(lost));
+        assert_eq!(samples.map(|(_, count)| count).sum::<f64>(), 0.0, "{lost}");
+    }
 }
