@@ -7,7 +7,7 @@ use crate::{
     metric::{Metric, Process},
     number::{self, NONE},
     schema::{Experiment, Run},
-    sequential::Estimate,
+    stats::Estimate,
     view::AGAIN,
 };
 

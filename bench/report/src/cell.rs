@@ -48,7 +48,7 @@ pub fn throughput(experiment: Option<&Experiment>, path: &str) -> Text {
     })
 }
 
-/// Operations in a second as of [`throughput()`], without the spread.
+/// Operations in a second as of [`throughput()`], without the interval.
 pub fn brief_throughput(experiment: Option<&Experiment>, path: &str) -> Text {
     beside_direct(experiment, path, op_s, |experiment, series| {
         Text::brief(experiment.ratio(series, Metric::OpS), times)
@@ -60,12 +60,12 @@ pub fn added(experiment: Option<&Experiment>, path: &str, metric: Metric) -> Tex
     added_as(experiment, path, metric, Text::difference)
 }
 
-/// The latency as of [`added()`], without the spread.
+/// The latency as of [`added()`], without the interval.
 pub fn brief_added(experiment: Option<&Experiment>, path: &str, metric: Metric) -> Text {
     added_as(experiment, path, metric, Text::brief)
 }
 
-/// A way to show a difference: with its spread, or without.
+/// A way to show a difference: with its interval, or without.
 type Shown = fn(Option<Difference>, fn(f64) -> String) -> Text;
 
 fn added_as(experiment: Option<&Experiment>, path: &str, metric: Metric, text: Shown) -> Text {

@@ -2,7 +2,7 @@
 //! regression.
 //!
 //! Rounds of two runs are not pairs, so the test is stricter than within a run: a figure moved
-//! when its medians are further apart than both runs' spreads are wide, together, and further
+//! when its estimates are further apart than both runs' intervals are wide, together, and further
 //! than its floor. A gate looks at hundreds of figures at once and must not cry at one of them.
 //!
 //! Nor may it be quiet where there is nothing to look at: what of ours the second run does not
@@ -13,7 +13,7 @@ use crate::{
     metric::Metric,
     number,
     schema::{Experiment, Run, Series},
-    stats::{MIN_ROUNDS, Spread, median},
+    stats::{Estimate, MIN_ROUNDS, median},
 };
 
 mod circumstances;
@@ -213,8 +213,8 @@ fn errors(comparison: &mut Comparison, pair: &Pair<'_>) {
 
 fn judge(comparison: &mut Comparison, figure: Figure, pair: &Pair<'_>) {
     let (new, after) = pair.new;
-    let spread = |(experiment, series)| figure.spread(experiment, series);
-    let (from, to) = match (spread(pair.old), spread(pair.new)) {
+    let estimate = |(experiment, series)| figure.estimate(experiment, series);
+    let (from, to) = match (estimate(pair.old), estimate(pair.new)) {
         (Some(from), Some(to)) => (from, to),
         // The path is there, and the figure is not: no operation succeeded, direct is missing.
         (Some(_), None) if pair.is_ours => {
@@ -228,7 +228,7 @@ fn judge(comparison: &mut Comparison, figure: Figure, pair: &Pair<'_>) {
         return comparison.note(Note::Warning, line);
     }
     let noise = noise(figure, &from, &to);
-    let has_moved = (to.median - from.median).abs() > noise;
+    let has_moved = (to.figure - from.figure).abs() > noise;
     if let (false, Some(share)) = (has_moved, too_noisy(figure, &from, &to)) {
         let line = format!(
             "± {} %: {} of {} in {}",
@@ -246,27 +246,27 @@ fn judge(comparison: &mut Comparison, figure: Figure, pair: &Pair<'_>) {
             path: after.path.clone(),
             is_ours: pair.is_ours,
             figure,
-            from: from.median,
-            to: to.median,
+            from: from.figure,
+            to: to.figure,
             noise,
-            is_better: figure.is_better(from.median, to.median),
+            is_better: figure.is_better(from.figure, to.figure),
         });
     }
 }
 
 /// Moves up to this are none.
-fn noise(figure: Figure, from: &Spread, to: &Spread) -> f64 {
+fn noise(figure: Figure, from: &Estimate, to: &Estimate) -> f64 {
     let (relative, absolute) = figure.floor();
-    let floor = absolute.max(from.median.abs() * relative);
+    let floor = absolute.max(from.figure.abs() * relative);
     floor.max(from.width() + to.width())
 }
 
 /// The share of the figure that is noise, where it is too much; what is below the floor in the
 /// figure's own unit matters to nobody.
-fn too_noisy(figure: Figure, from: &Spread, to: &Spread) -> Option<f64> {
+fn too_noisy(figure: Figure, from: &Estimate, to: &Estimate) -> Option<f64> {
     let width = from.width() + to.width();
     let (_, floor) = figure.floor();
-    let share = width / from.median.abs();
+    let share = width / from.figure.abs();
     (width > floor && share > TOO_NOISY).then_some(share)
 }
 

@@ -5,7 +5,10 @@
 
 use std::fmt;
 
-use crate::sequential::{ERROR, Estimate, NARROW_RATIO};
+use crate::{
+    sequential::{ERROR, NARROW_RATIO},
+    stats::Estimate,
+};
 
 /// Rounds after which it is looked whether one agent is slower. There is no look between them.
 pub const LOOKS: [usize; 5] = [10, 14, 20, 28, 40];
@@ -47,7 +50,8 @@ pub enum Verdict {
 pub fn judge(ratios: &[f64], better: Better) -> Option<Found> {
     let looked = LOOKS.iter().rev().find(|look| **look <= ratios.len())?;
     // Rounds after a look belong to the next one: counting them would be a look of its own.
-    let ratio = Estimate::of_ratios(ratios.get(..*looked)?, CHANCE)?;
+    let ratios = ratios.get(..*looked)?.iter().copied();
+    let ratio = Estimate::of_ratios(ratios, CHANCE)?;
     let (is_less, is_more) = (ratio.high < 1.0, ratio.low > 1.0);
     let verdict = match better {
         Better::More if is_less => Verdict::Slower,

@@ -29,7 +29,7 @@ pub fn page(run: Option<&Run>) -> String {
     let mut page = Page::titled("The headline");
     page.markdown(
         "For people who choose a proxy. Requests leave on a schedule, and latency counts from the moment at which they were due \
-         (open loop). Each figure is a median over rounds, held against the same round of direct; in brackets is its interval. Where \
+         (open loop). Each figure is an estimate of rounds, held against both directs of the same round; in brackets is its interval. Where \
          that includes direct, there is \u{201c}no difference\u{201d} if it ends within 10 % of it, and otherwise the figure is \
          \u{201c}not resolved\u{201d}. `direct-again` is a second direct: what it differs by is chance, and where it does differ, nothing in \
          its column is resolved. `cargo xtask bench headline` repeats it.",

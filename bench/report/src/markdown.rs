@@ -87,16 +87,16 @@ impl Text {
         self
     }
 
-    /// A difference with its spread.
+    /// A difference with its interval.
     pub fn difference(difference: Option<Difference>, format: fn(f64) -> String) -> Self {
         let Some(difference) = difference else {
             return number::NONE.into();
         };
-        let (figure, spread) = number::difference(difference, format);
-        Self::new().plain(format!("{figure} ({spread})"))
+        let (figure, interval) = number::difference(difference, format);
+        Self::new().plain(format!("{figure} ({interval})"))
     }
 
-    /// A difference without its spread.
+    /// A difference without its interval.
     pub fn brief(difference: Option<Difference>, format: fn(f64) -> String) -> Self {
         let figure = difference.map(|d| number::difference(d, format).0);
         figure.map_or_else(|| number::NONE.into(), Self::from)

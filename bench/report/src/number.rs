@@ -102,27 +102,29 @@ pub fn or_none(number: Option<f64>, text: fn(f64) -> String) -> String {
     number.map_or_else(|| NONE.into(), text)
 }
 
-/// A difference's figure and its spread, or what is to be said in place of them.
+/// A difference's figure and its interval, or what is to be said in place of them.
 pub fn difference(difference: Difference, text: fn(f64) -> String) -> (String, String) {
+    let estimate = difference.estimate;
     if difference.is_unknown() {
-        let rounds = match difference.rounds {
+        let rounds = match estimate.rounds {
             1 => "1 round".to_owned(),
             n => format!("{n} rounds"),
         };
-        return (text(difference.median), format!("{rounds}, no spread"));
+        return (text(estimate.figure), format!("{rounds}, no interval"));
     }
-    let spread = format!("{} … {}", text(difference.low), text(difference.high));
+    let interval = format!("{} … {}", text(estimate.low), text(estimate.high));
     let figure = match (difference.is_unresolved, difference.is_noise) {
         (true, _) => NOT_RESOLVED.into(),
         (false, true) => NO_DIFFERENCE.into(),
-        (false, false) => text(difference.median),
+        (false, false) => text(estimate.figure),
     };
-    (figure, spread)
+    (figure, interval)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::CHANCE;
 
     #[test]
     fn digits_in_groups() {
@@ -159,10 +161,10 @@ mod tests {
 
     #[test]
     fn too_few_rounds_claim_nothing() {
-        let one = Difference::of_ratios([(0.5, 1.0)]).unwrap();
-        let (figure, spread) = difference(one, ratio);
-        assert_eq!((&*figure, &*spread), ("0.500", "1 round, no spread"));
-        let same = Difference::of_ratios([(1.0, 1.0); 5]).unwrap();
+        let of = |pairs: &[_]| Difference::of_ratios(pairs, CHANCE).unwrap();
+        let (figure, interval) = difference(of(&[(0.5, 1.0)]), ratio);
+        assert_eq!((&*figure, &*interval), ("0.500", "1 round, no interval"));
+        let same = of(&[(1.0, 1.0); 5]);
         assert_eq!(difference(same, ratio).0, NO_DIFFERENCE);
     }
 }

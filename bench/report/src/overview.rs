@@ -52,7 +52,7 @@ pub fn readme(run: Option<&Run>) -> String {
         "Latency: {few} connection, on a schedule of {share} % of direct's maximum ({rate} op/s), on cores that all share; of direct it is its own. CPU of the proxy: {many} connections, {busy} % of direct's \
          maximum, on a core of its own. Throughput: {many} connections, as fast as they go, on {cores} cores that client, proxy and database share. “{none}”: the \
          interval of the rounds, each held against direct in the same round, includes direct and ends within 10 % of it; “{wide}”: it \
-         includes direct and is wider. Medians of {rounds} rounds on {cpu} \
+         includes direct and is wider. Estimates of {rounds} rounds on {cpu} \
          (Linux {kernel}); the database is an embedded CQL node. [With intervals, at other rates, and with all cores \
          shared](bench/results/headline.md).",
         share = SHARES[0],

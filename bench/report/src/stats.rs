@@ -1,45 +1,19 @@
-//! Medians, their spread, and when a difference is one.
+//! Estimates of what rounds scatter around, with their intervals, and when a difference is one.
 //!
-//! The *spread* is where the median of endless rounds lies, with 15 chances in 16, whatever
-//! rounds are distributed like: of five rounds from the least to the greatest, of more without
-//! the outermost (the sign test's interval). So it narrows as rounds are added, where the full
-//! range would widen and hide what many rounds show; the quartiles of five rounds would find
-//! differences where there are none, time and again.
+//! The estimate is Hodges' and Lehmann's, the median of the means of all pairs of rounds, and the interval Wilcoxon's (signed ranks).
+//! Of five rounds it is from the least to the greatest; of more it leaves the outermost out, and narrows as rounds are added. They take
+//! it that figures scatter evenly to both sides of what is true, as those of turns in a random order do (of ratios, the logarithms),
+//! and need two thirds of the rounds of a sign test, which assumes nothing.
 
-/// With fewer, all rounds fall on one side by chance more often than once in 16 times: they
-/// have no spread, and nothing is claimed of them.
+/// With fewer, all rounds fall on one side by chance more often than [`CHANCE`] says: nothing is claimed of them.
 pub const MIN_ROUNDS: usize = 5;
 
-/// How far from the middle the spread reaches, in roots of the number of rounds: half of the
-/// normal distribution's quantile for 15 in 16.
-const REACH: f64 = 0.9315;
+/// The chance that the interval of a path's difference leaves the truth out.
+pub const CHANCE: f64 = 1.0 / 16.0;
 
-/// So many rounds at each end are not in the spread.
-fn outside(rounds: usize) -> usize {
-    let rounds = rounds as f64;
-    let outside = rounds / 2.0 - REACH * rounds.sqrt() - 0.5;
-    outside.max(0.0).floor() as usize
-}
-
-/// The share of comparisons of what is equal in which the spread of so many rounds leaves
-/// "equal" out; None: fewer than [`MIN_ROUNDS`], of which nothing is claimed. It is what a
-/// coin does: so many heads, or as many tails, at the most.
-pub fn chance_of_difference(rounds: usize) -> Option<f64> {
-    (rounds >= MIN_ROUNDS).then(|| chance_of_leaving_out(rounds, outside(rounds)))
-}
-
-/// The chance that the true median is beyond an interval that has so many rounds outside at each end.
-fn chance_of_leaving_out(rounds: usize, outside: usize) -> f64 {
-    let all = rounds as f64;
-    let mut term = 0.5_f64.powf(all);
-    let mut sum = term;
-    for heads in 1..=outside {
-        let heads = heads as f64;
-        term *= (all - heads + 1.0) / heads;
-        sum += term;
-    }
-    2.0 * sum
-}
+/// The chance that a second direct, which is the same, is found to differ from the first: two figures of each of eight experiments share
+/// an error of 5 %. It is smaller than [`CHANCE`], for a whole column of differences hangs on it.
+pub const AGAIN_CHANCE: f64 = 0.05 / 16.0;
 
 /// Histograms keep three digits: two neighbouring values are this far apart, relatively, and so
 /// is what is measured twice without a difference.
@@ -67,87 +41,131 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     quantile(values, 0.5)
 }
 
-/// Values of rounds: their median, and the spread around it.
+/// The figure that rounds scatter around, and where it may lie.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
-    /// Half of the rounds are below.
-    pub median: f64,
-    /// Where the spread begins.
+pub struct Estimate {
+    /// The estimate of rounds, or a figure of them all.
+    pub figure: f64,
+    /// Where its interval begins.
     pub low: f64,
-    /// Where it ends.
+    /// Where its interval ends.
     pub high: f64,
-    /// How many there were.
+    /// The rounds that it is of.
     pub rounds: usize,
 }
 
-impl Spread {
-    /// None where no value is a number.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut sorted: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
-        sorted.sort_by(f64::total_cmp);
-        let rounds = sorted.len();
-        let outside = outside(rounds);
+impl Estimate {
+    /// The estimate of these values, with the narrowest interval that leaves the truth out with at most this chance. Of too few for any
+    /// such interval it is from the least to the greatest. None: no value is finite; others are left out.
+    pub fn of(values: impl IntoIterator<Item = f64>, chance: f64) -> Option<Self> {
+        let values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
+        let outside = outside(values.len(), chance).unwrap_or(0);
+        let means = means_of_pairs(&values);
         Some(Self {
-            median: median(sorted.iter().copied())?,
-            low: *sorted.get(outside)?,
-            high: *sorted.get(rounds.checked_sub(outside + 1)?)?,
-            rounds,
+            figure: median(means.iter().copied())?,
+            low: *means.get(outside)?,
+            high: *means.get(means.len().checked_sub(outside + 1)?)?,
+            rounds: values.len(),
         })
     }
 
-    /// From one end to the other.
+    /// The estimate of ratios, by their logarithms; otherwise as [`Estimate::of`].
+    pub fn of_ratios(ratios: impl IntoIterator<Item = f64>, chance: f64) -> Option<Self> {
+        let ratios = ratios.into_iter().filter(|r| r.is_finite());
+        let estimate = Self::of(ratios.map(|r| r.max(f64::MIN_POSITIVE).ln()), chance)?;
+        Some(Self {
+            figure: estimate.figure.exp(),
+            low: estimate.low.exp(),
+            high: estimate.high.exp(),
+            ..estimate
+        })
+    }
+
+    /// Whether it has no interval.
+    pub fn is_exact(&self) -> bool {
+        self.low == self.high
+    }
+
+    /// The interval's width.
     pub fn width(&self) -> f64 {
         self.high - self.low
     }
+}
+
+/// The means of all pairs of values, each with itself too, in order.
+fn means_of_pairs(values: &[f64]) -> Vec<f64> {
+    let mut means = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
+    for (n, a) in values.iter().enumerate() {
+        means.extend(values.iter().skip(n).map(|b| f64::midpoint(*a, *b)));
+    }
+    means.sort_by(f64::total_cmp);
+    means
+}
+
+/// The number of means of pairs outside of the interval at each end; None: even the widest is left out more often.
+fn outside(rounds: usize, chance: f64) -> Option<usize> {
+    // `shares[n]`: the share of all sets of ranks whose sum is n. (Each round is above or below by a coin.)
+    let half = rounds * (rounds + 1) / 4;
+    let mut shares = vec![0.0; half + 1];
+    if let Some(none) = shares.first_mut() {
+        *none = 1.0;
+    }
+    for rank in 1..=rounds {
+        for sum in (0..=half).rev() {
+            let with = sum.checked_sub(rank).and_then(|rest| shares.get(rest));
+            let with = with.copied().unwrap_or(0.0);
+            if let Some(share) = shares.get_mut(sum) {
+                *share = f64::midpoint(*share, with);
+            }
+        }
+    }
+    let up_to = shares.iter().scan(0.0, |sum, share| {
+        *sum += 2.0 * share;
+        Some(*sum)
+    });
+    up_to
+        .take_while(|share| *share <= chance)
+        .count()
+        .checked_sub(1)
 }
 
 /// How a path differs from `direct`: as a ratio, or as what it adds. Each round is held against
 /// the same round of `direct`, so that the machine's moods fall on both.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Difference {
-    /// The median of all rounds that both have.
-    pub median: f64,
-    /// Where its spread begins.
-    pub low: f64,
-    /// Where its spread ends.
-    pub high: f64,
-    /// How many rounds both have.
-    pub rounds: usize,
-    /// The spread includes no difference, or the difference is less than what the histograms resolve, or the rounds are too
+    /// The estimate of all rounds that both have, with its interval.
+    pub estimate: Estimate,
+    /// The interval includes no difference, or the difference is less than what the histograms resolve, or the rounds are too
     /// few: nothing may be claimed.
     pub is_noise: bool,
-    /// Nothing can be told: it is noise, and its spread reaches beyond [`RESOLVED`]; or two directs differ, too.
+    /// Nothing can be told: it is noise, and its interval reaches beyond [`RESOLVED`]; or two directs differ, too.
     pub is_unresolved: bool,
 }
 
 impl Difference {
     /// The ratios path ÷ direct of pairs (path, direct). None where there is no pair of numbers.
-    pub fn of_ratios(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
-        let ratios = pairs.into_iter().filter(|(_, direct)| *direct > 0.0);
-        let spread = Spread::of(ratios.map(|(path, direct)| path / direct))?;
-        Some(Self::new(spread, 1.0, 1.0))
+    pub fn of_ratios(pairs: &[(f64, f64)], chance: f64) -> Option<Self> {
+        let ratios = pairs.iter().filter(|(_, direct)| *direct > 0.0);
+        let estimate = Estimate::of_ratios(ratios.map(|(path, direct)| path / direct), chance)?;
+        Some(Self::new(estimate, 1.0, 1.0))
     }
 
     /// The differences path − direct of pairs (path, direct). None where there is no pair of numbers.
-    pub fn of_sums(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
-        let pairs: Vec<_> = pairs.into_iter().collect();
-        let spread = Spread::of(pairs.iter().map(|(path, direct)| path - direct))?;
+    pub fn of_sums(pairs: &[(f64, f64)], chance: f64) -> Option<Self> {
+        let estimate = Estimate::of(pairs.iter().map(|(path, direct)| path - direct), chance)?;
         let direct = median(pairs.iter().map(|(_, direct)| *direct))?;
-        Some(Self::new(spread, 0.0, direct.abs()))
+        Some(Self::new(estimate, 0.0, direct.abs()))
     }
 
     /// `direct`: its own figure, of which resolutions are shares.
-    fn new(spread: Spread, neutral: f64, direct: f64) -> Self {
+    fn new(estimate: Estimate, neutral: f64, direct: f64) -> Self {
         let distance = |figure: f64| (figure - neutral).abs();
-        let is_inside = spread.low <= neutral && neutral <= spread.high;
-        let is_small = distance(spread.median) <= direct * RESOLUTION;
-        let is_noise = spread.rounds < MIN_ROUNDS || is_inside || is_small;
-        let farthest = distance(spread.low).max(distance(spread.high));
+        let is_inside = estimate.low <= neutral && neutral <= estimate.high;
+        let is_small = distance(estimate.figure) <= direct * RESOLUTION;
+        let is_noise = estimate.rounds < MIN_ROUNDS || is_inside || is_small;
+        let farthest = distance(estimate.low).max(distance(estimate.high));
         Self {
-            median: spread.median,
-            low: spread.low,
-            high: spread.high,
-            rounds: spread.rounds,
+            estimate,
             is_noise,
             is_unresolved: is_noise && farthest > direct * RESOLVED,
         }
@@ -164,7 +182,7 @@ impl Difference {
 
     /// There are not enough rounds to tell.
     pub fn is_unknown(&self) -> bool {
-        self.rounds < MIN_ROUNDS
+        self.estimate.rounds < MIN_ROUNDS
     }
 }
 
@@ -183,33 +201,51 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_round_moves_the_median_little() {
-        let spread = Spread::of([1.0, 1.01, 0.99, 0.2, 1.0]).unwrap();
-        assert_eq!((spread.median, spread.low, spread.high), (1.0, 0.2, 1.01));
-    }
-
-    #[test]
-    fn many_rounds_may_have_outliers() {
-        // As tables of the sign test have it: so many of so many rounds are outside on each side.
-        for (rounds, outside) in [(1, 0), (5, 0), (8, 0), (9, 1), (11, 1), (12, 2), (15, 3)] {
-            let spread = Spread::of((0..rounds).map(f64::from)).unwrap();
-            assert_eq!(spread.low, f64::from(outside), "{rounds}");
-            assert_eq!(spread.high, f64::from(rounds - 1 - outside), "{rounds}");
-        }
-    }
-
-    #[test]
-    fn the_chance_of_a_difference_is_that_of_a_coin() {
-        for (rounds, chance) in [
-            (4, None),
-            (5, Some(2.0 / 32.0)),
-            (6, Some(2.0 / 64.0)),
-            // One head, or none.
-            (9, Some(2.0 * 10.0 / 512.0)),
-            (12, Some(2.0 * 79.0 / 4096.0)),
+    fn as_many_means_are_outside_as_tables_have_it() {
+        // Of tables of the signed-rank test, two-sided: the greatest sum of ranks that is significant.
+        for (rounds, chance, outside) in [
+            (10, 0.05, 8),
+            (10, 0.01, 3),
+            (20, 0.05, 52),
+            (50, 0.01, 373),
         ] {
-            assert_eq!(chance_of_difference(rounds), chance, "{rounds}");
+            assert_eq!(super::outside(rounds, chance), Some(outside), "{rounds}");
         }
+        assert_eq!(outside(4, 0.05), None);
+        let values: Vec<f64> = (0..10).map(f64::from).collect();
+        // All ten on one side: one chance in 512, the least that ten rounds can have.
+        let estimate = Estimate::of(values, 0.002).unwrap();
+        assert_eq!(
+            (estimate.figure, estimate.low, estimate.high),
+            (4.5, 0.0, 9.0)
+        );
+        // Too few for such an interval: from the least to the greatest.
+        let estimate = Estimate::of([3.0, f64::NAN, 1.0], 0.002).unwrap();
+        assert_eq!(
+            (estimate.figure, estimate.low, estimate.high),
+            (2.0, 1.0, 3.0)
+        );
+        assert_eq!(estimate.rounds, 2);
+        assert_eq!(Estimate::of([f64::NAN], 0.5), None);
+    }
+
+    #[test]
+    fn a_ratio_and_its_inverse_are_the_same_finding() {
+        let ratios: Vec<f64> = (0..12)
+            .map(|n| 0.8 + f64::from(n * 5 % 12) / 20.0)
+            .collect();
+        let inverse: Vec<f64> = ratios.iter().map(|r| 1.0 / r).collect();
+        let [of, inverse] = [ratios, inverse].map(|r| Estimate::of_ratios(r, 0.05).unwrap());
+        assert!((of.figure * inverse.figure - 1.0).abs() < 1e-9);
+        assert!((of.low * inverse.high - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn one_bad_round_moves_little() {
+        let mut ratios = [1.0; 20];
+        ratios[3] = 0.0;
+        let estimate = Estimate::of_ratios(ratios, 0.05).unwrap();
+        assert_eq!((estimate.figure, estimate.high), (1.0, 1.0));
     }
 
     #[test]
@@ -224,19 +260,18 @@ mod tests {
                 sum + (state >> 11) as f64 / (1_u64 << 53) as f64
             })
         };
-        for rounds in [5, 9, 15] {
+        for rounds in [5, 9, 15, 40] {
             let mut claims = |shift: f64| {
                 let all = (0..2000).map(|_| {
                     let pairs: Vec<_> = (0..rounds)
                         .map(|_| (1.0 + shift + 0.02 * normal(), 1.0 + 0.02 * normal()))
                         .collect();
-                    !Difference::of_ratios(pairs).unwrap().is_noise
+                    !Difference::of_ratios(&pairs, CHANCE).unwrap().is_noise
                 });
                 all.filter(|claimed| *claimed).count() as f64 / 2000.0
             };
             // Three standard deviations of so many tries above what is said.
-            let said = chance_of_difference(rounds).unwrap();
-            let most = said + 3.0 * (said * (1.0 - said) / 2000.0).sqrt();
+            let most = CHANCE + 3.0 * (CHANCE * (1.0 - CHANCE) / 2000.0).sqrt();
             assert!(claims(0.0) < most, "{rounds} rounds");
             assert!(claims(-0.10) > 0.95, "{rounds} rounds");
         }
@@ -244,7 +279,10 @@ mod tests {
 
     #[test]
     fn a_difference_within_the_spread_is_none() {
-        let against = |ratios: &[f64]| Difference::of_ratios(ratios.iter().map(|r| (*r, 1.0)));
+        let against = |ratios: &[f64]| {
+            let pairs: Vec<_> = ratios.iter().map(|r| (*r, 1.0)).collect();
+            Difference::of_ratios(&pairs, CHANCE)
+        };
         let noise = |ratios: &[f64]| against(ratios).unwrap().is_noise;
         assert!(noise(&[0.97, 0.98, 0.99, 1.01, 1.02]));
         assert!(!noise(&[0.90, 0.91, 0.92, 0.91, 0.90]));
@@ -258,7 +296,8 @@ mod tests {
 
     #[test]
     fn a_wide_spread_does_not_show_that_there_is_no_difference() {
-        let of = |ratios: [f64; 5]| Difference::of_ratios(ratios.map(|r| (r, 1.0))).unwrap();
+        let of =
+            |ratios: [f64; 5]| Difference::of_ratios(&ratios.map(|r| (r, 1.0)), CHANCE).unwrap();
         let [narrow, wide, apart] = [
             of([0.95, 0.98, 1.0, 1.02, 1.09]),
             of([0.85, 0.98, 1.0, 1.02, 1.09]),
@@ -272,16 +311,18 @@ mod tests {
 
     #[test]
     fn nothing_is_divided_by_nothing() {
-        assert_eq!(Difference::of_ratios([(1.0, 0.0)]), None);
-        let some = Difference::of_ratios([(1.0, 0.0), (1.0, 2.0), (f64::NAN, 1.0)]).unwrap();
-        assert_eq!((some.median, some.rounds), (0.5, 1));
+        assert_eq!(Difference::of_ratios(&[(1.0, 0.0)], CHANCE), None);
+        let pairs = [(1.0, 0.0), (1.0, 2.0), (f64::NAN, 1.0)];
+        let Estimate { figure, rounds, .. } =
+            Difference::of_ratios(&pairs, CHANCE).unwrap().estimate;
+        assert_eq!((figure, rounds), (0.5, 1));
     }
 
     #[test]
     fn sums_know_their_resolution() {
-        let added = |us: f64| Difference::of_sums([(1000.0 + us, 1000.0); 5]).unwrap();
+        let added = |us: f64| Difference::of_sums(&[(1000.0 + us, 1000.0); 5], CHANCE).unwrap();
         assert!(added(1.5).is_noise);
         assert!(!added(2.5).is_noise);
-        assert_eq!(added(-7.0).median, -7.0);
+        assert_eq!(added(-7.0).estimate.figure, -7.0);
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     overview::{MANY, ONE},
     pace,
     schema::{Experiment, Path, Run, Series},
-    stats,
+    stats::{CHANCE, MIN_ROUNDS},
 };
 
 /// Experiments by which paths are compared.
@@ -97,19 +97,15 @@ pub fn blocks(page: &mut Page, run: &Run, scene: Scene) {
 /// How many of the differences are none: tables that make hundreds of comparisons show some
 /// where there is nothing.
 fn chance(run: &Run) -> String {
-    let rounds = run.usable().flat_map(|e| &e.series).map(|s| s.rounds.len());
-    // The fewest rounds that still claim something are the likeliest to be wrong.
-    let chances = rounds.filter_map(|n| Some((n, stats::chance_of_difference(n)?)));
-    match chances.max_by(|(_, a), (_, b)| a.total_cmp(b)) {
-        Some((rounds, chance)) => format!(
-            "With {rounds} rounds, two equal paths look different in up to 1 of {} comparisons, so \
-             some of the differences in the many tables are chance.",
-            number::grouped((1.0 / chance).round())
+    let mut all = run.usable().flat_map(|e| &e.series);
+    match all.any(|series| series.rounds.len() >= MIN_ROUNDS) {
+        true => format!(
+            "Two equal paths look different in up to 1 of {} comparisons, so some of the differences in the many tables are chance.",
+            number::grouped(1.0 / CHANCE)
         ),
-        None => format!(
-            "With fewer than {} rounds chance cannot be told from a difference: these figures show \
-             what was measured, and nothing is claimed of them.",
-            stats::MIN_ROUNDS
+        false => format!(
+            "With fewer than {MIN_ROUNDS} rounds chance cannot be told from a difference: these figures show \
+             what was measured, and nothing is claimed of them."
         ),
     }
 }
@@ -194,8 +190,8 @@ pub fn origin(run: &Run) -> Text {
         .collect();
     Text::new().plain(format!(
         "Medians of {rounds} rounds of {seconds} s for each path, interleaved in turns of {turn} s \
-         after {warm_up} s of warm-up; ratios and additions are medians of each round against \
-         the same round of direct. Where their spread reaches to direct, there is “no difference” if it \
+         after {warm_up} s of warm-up; ratios and additions are Hodges' and Lehmann's estimates of rounds, each held against both \
+         directs of the same round. Where Wilcoxon's interval (15 chances in 16) includes direct, there is “no difference” if it \
          ends within 10 % of it, and otherwise they are “not resolved”, as is what two directs differ in. {cores} cores of {cpu}, {memory:.1} GiB, Linux {kernel}. \
          {versions}. Commit {commit}{dirty}, {day}. ",
         rounds = range(run, |series| series.rounds.len() as f64, f64::from(settings.rounds)),

@@ -6,13 +6,16 @@ use hdrhistogram::{Histogram, serialization::Deserializer};
 use crate::{
     metric::Metric,
     schema::{Experiment, Path, PathKind, Round, Run, Series},
-    stats::{self, Difference},
+    stats::{self, AGAIN_CHANCE, CHANCE, Difference},
 };
 
 /// The path without a proxy.
 pub const DIRECT: &str = "direct";
 /// A second direct under another name, whose difference to the first is what chance does.
 pub const AGAIN: &str = "direct-again";
+
+/// Figures of two series, round by round.
+pub(crate) type Pairs = Vec<(f64, f64)>;
 
 impl Series {
     /// No proxy: nothing to say of one.
@@ -77,33 +80,60 @@ impl Experiment {
 
     /// The path ÷ direct, round by round.
     pub fn ratio(&self, series: &Series, metric: Metric) -> Option<Difference> {
-        self.beside_chance(series, metric, Difference::of_ratios)
+        self.beside_chance(series, |series| {
+            Difference::of_ratios(&self.by_ratios(series, metric)?, chance(series))
+        })
     }
 
     /// The path − direct, round by round.
     pub fn added(&self, series: &Series, metric: Metric) -> Option<Difference> {
-        self.beside_chance(series, metric, Difference::of_sums)
+        self.beside_chance(series, |series| {
+            Difference::of_sums(&self.by_sums(series, metric)?, chance(series))
+        })
     }
 
     /// A difference. Where the second direct has one as well, that of others shows nothing.
     fn beside_chance(
         &self,
         series: &Series,
-        metric: Metric,
-        of: fn(Vec<(f64, f64)>) -> Option<Difference>,
+        of: impl Fn(&Series) -> Option<Difference>,
     ) -> Option<Difference> {
-        let difference = of(self.pairs(series, metric)?)?;
+        let difference = of(series)?;
         let again = self.series(AGAIN).filter(|_| series.path != AGAIN);
-        let again = again.and_then(|again| of(self.pairs(again, metric)?));
-        Some(match again {
+        Some(match again.and_then(of) {
             Some(again) if !again.is_noise => difference.beside_chance(),
             _ => difference,
         })
     }
 
-    /// Rounds that both have and both answer for. An interrupted run has more of one.
-    pub fn pairs(&self, series: &Series, metric: Metric) -> Option<Vec<(f64, f64)>> {
-        Some(paired(series, self.direct()?, metric))
+    /// A path's figures with direct's, of the rounds that both have: for ratios.
+    pub(crate) fn by_ratios(&self, series: &Series, metric: Metric) -> Option<Pairs> {
+        self.against_directs(series, metric, |a, b| (a * b).sqrt())
+    }
+
+    /// A path's figures with direct's, of the rounds that both have: for differences.
+    pub(crate) fn by_sums(&self, series: &Series, metric: Metric) -> Option<Pairs> {
+        self.against_directs(series, metric, f64::midpoint)
+    }
+
+    /// A path's figures with the mean of both directs', which scatters less than one of them; with the first's alone for the second,
+    /// and where there is no second. An interrupted run has more rounds of one.
+    fn against_directs(
+        &self,
+        series: &Series,
+        metric: Metric,
+        mean: fn(f64, f64) -> f64,
+    ) -> Option<Pairs> {
+        let first = self.direct()?;
+        let Some(second) = self.series(AGAIN).filter(|_| series.path != AGAIN) else {
+            return Some(paired(series, first, metric));
+        };
+        let all = series.rounds.iter().zip(&first.rounds).zip(&second.rounds);
+        let pairs = all.filter_map(|((path, first), second)| {
+            let direct = mean(metric.of(first)?, metric.of(second)?);
+            Some((metric.of(path)?, direct))
+        });
+        Some(pairs.collect())
     }
 
     /// Whether the experiment's figures may be shown.
@@ -112,8 +142,16 @@ impl Experiment {
     }
 }
 
+/// The chance that the interval of a path's difference leaves the truth out.
+fn chance(series: &Series) -> f64 {
+    match &*series.path {
+        AGAIN => AGAIN_CHANCE,
+        _ => CHANCE,
+    }
+}
+
 /// Answers of the rounds that both have and both answer for.
-pub(crate) fn paired(a: &Series, b: &Series, metric: Metric) -> Vec<(f64, f64)> {
+pub(crate) fn paired(a: &Series, b: &Series, metric: Metric) -> Pairs {
     let both = a.rounds.iter().zip(&b.rounds);
     let pairs = both.filter_map(|(a, b)| Some((metric.of(a)?, metric.of(b)?)));
     pairs.collect()

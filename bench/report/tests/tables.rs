@@ -94,7 +94,7 @@ fn latencies(run: &Run) -> String {
 }
 
 #[test]
-fn what_is_within_the_spread_is_no_difference() {
+fn what_is_within_the_interval_is_no_difference() {
     let mut run = run(1);
     let scattered = [0.97, 0.98, 0.99, 1.0, 1.01];
     shape(&mut run, "stress-read", "bypass", |n, round| {

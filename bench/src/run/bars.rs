@@ -21,9 +21,6 @@ use crate::databases::Given;
 const OUT: &str = "bench/results/bars.json.gz";
 /// The seconds of a path in a round.
 const SECONDS: f64 = 0.5;
-/// The seconds of a path's turn. Shorter than what disturbs a database (a collection of garbage, a flush), which otherwise
-/// falls to one path's turn.
-const TURN_SECONDS: f64 = 0.125;
 
 /// The time after which no further round begins: what is undecided then stays so, and the command fails.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
@@ -60,7 +57,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut how = how(rounds, SECONDS, args.common.seed);
     how.decides = true;
     how.until = Some(Instant::now() + LIMIT);
-    how.timing.turn_seconds = TURN_SECONDS;
     let measurement = Measurement {
         given: args.given.clone(),
         ..Measurement::new(&args.common, &paths, how, out)?

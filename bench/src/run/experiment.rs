@@ -33,9 +33,6 @@ use crate::{
     ways::{Cgroups, Ways},
 };
 
-/// The seconds of a turn at least where requests leave on a schedule.
-const LONG_TURN_SECONDS: f64 = 0.5;
-
 /// The seconds of a round, and of its one turn, where bars are decided on a schedule: most of such a round is the opening of
 /// thousands of connections, and of what an idle flow costs little is seen in half a second.
 const SCHEDULE_SECONDS: f64 = 3.0;
@@ -66,17 +63,9 @@ impl How {
         if self.decides && variant.database == Database::Cassandra {
             self.timing.seconds *= sequential::CASSANDRA_FACTOR;
         }
-        // On a schedule nothing is gained by short turns, and what an agent does three times a second falls into each turn of a
-        // long one as often.
-        if variant.job.rate.is_some() {
-            if self.decides {
-                self.timing.seconds = self.timing.seconds.max(SCHEDULE_SECONDS);
-            }
-            let least = match self.decides {
-                true => SCHEDULE_SECONDS,
-                false => LONG_TURN_SECONDS,
-            };
-            self.timing.turn_seconds = self.timing.turn_seconds.max(least);
+        if self.decides && variant.job.rate.is_some() {
+            self.timing.seconds = self.timing.seconds.max(SCHEDULE_SECONDS);
+            self.timing.turn_seconds = self.timing.seconds;
         }
         self
     }

@@ -16,7 +16,7 @@ use report::{
     gate::{Better, COMPARISONS, Found, LOOKS, Verdict, judge},
     metric::Metric,
     number,
-    sequential::Estimate,
+    stats::Estimate,
 };
 use sandbox::Cgroup;
 

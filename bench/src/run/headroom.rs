@@ -1,25 +1,26 @@
-//! The generator's own limit: the same job against a server that does nothing. Where the generator
-//! cannot do much more than what was measured, the generator itself was measured.
+//! The generator's own limit: where the generator could not do much more than what was measured, the generator itself was
+//! measured.
 //!
-//! The capacity is what the generator's own CPU time for an operation allows on the cores that its
-//! threads can use. The rate that it *reaches* against the server that does nothing is noted, too,
-//! but is no limit on a host of few cores, because that server needs CPU as well.
+//! In a closed loop it is asked in each round how much of the CPU that its threads can use it took. A driver's own thread is not
+//! seen by that: of one the limit is what it reaches against a server that costs little. That is measured for every job and told;
+//! of others it is no limit on a host of few cores, because that server needs CPU as well, and an operation takes a generator
+//! half of the time where the scheduler has put it on one core with the database.
 
 use load::{
     order::Seed,
     workload::{Client, Protocol, Variant},
 };
-use report::schema::{Experiment, Headroom, Series};
+use report::schema::{Experiment, Headroom, Round, Usage};
 
 use super::generator::Generator;
-use crate::{databases::Databases, paths::SHORTCUT};
+use crate::databases::Databases;
 
 /// The seconds against the null server before it counts.
 const SETTLE_SECONDS: f64 = 0.2;
 const SECONDS: f64 = 1.0;
 
-/// The share of the generator's capacity above which a closed loop is bound by the generator. The
-/// rest is what others need of the cores that they share with it.
+/// The share of the CPU that its threads can use, or of what a driver reaches alone, above which a closed loop is bound by the
+/// generator. The rest is what others need of the cores that they share with it.
 const MOST_OF_CAPACITY: f64 = 0.8;
 /// The share of its rate that an open loop must reach against a server that does nothing.
 const LEAST_OF_RATE: f64 = 0.99;
@@ -71,22 +72,29 @@ pub fn judge(experiment: &Experiment, cores: usize) -> Option<String> {
     let headroom = experiment.headroom.as_ref()?;
     let (server, alone) = (&headroom.server, headroom.op_s);
     let usable = experiment.threads.min(cores) as f64;
-    let capacity = usable * 1e6 / headroom.generator_cpu_us.max(f64::MIN_POSITIVE);
-    // Past TCP an operation costs the generator less than was measured: it may be faster than that
-    // without being what is measured.
-    let over_tcp = experiment.series.iter().filter(|s| s.path != SHORTCUT.name);
-    let fastest = over_tcp.map(best_op_s).fold(0.0, f64::max);
-    let is_driver = experiment.client == "driver";
+    let most = |of: fn(&Round) -> f64| {
+        let rounds = experiment.series.iter().flat_map(|s| &s.rounds);
+        rounds.map(of).fold(0.0, f64::max)
+    };
     match experiment.rate {
-        // A driver does its work on a thread of its own, which the capacity does not know.
-        None if is_driver && fastest > alone * MOST_OF_CAPACITY => Some(format!(
-            "the generator was the bottleneck: {fastest:.0} op/s were reached of the \
-             {alone:.0} op/s that its driver reaches alone (against: {server})"
-        )),
-        None if fastest > capacity * MOST_OF_CAPACITY => Some(format!(
-            "the generator was the bottleneck: {fastest:.0} op/s were reached of the \
-             {capacity:.0} op/s for which it has CPU (measured against: {server})"
-        )),
+        None if experiment.client == "driver" => {
+            let fastest = most(|round| round.in_time as f64 / seconds(round));
+            (fastest > alone * MOST_OF_CAPACITY).then(|| {
+                format!(
+                    "the generator was the bottleneck: {fastest:.0} op/s were reached of the \
+                     {alone:.0} op/s that its driver reaches alone (against: {server})"
+                )
+            })
+        }
+        None => {
+            let used = most(|round| cpu_us(&round.generator) / seconds(round) / 1e6) / usable;
+            (used > MOST_OF_CAPACITY).then(|| {
+                format!(
+                    "the generator was the bottleneck: in one round it took {:.0} % of the CPU that its threads can use",
+                    used * 100.0
+                )
+            })
+        }
         Some(rate) if alone < rate * LEAST_OF_RATE => Some(format!(
             "the generator cannot keep its schedule: {alone:.0} op/s of {rate:.0} \
              (against: {server})"
@@ -95,47 +103,67 @@ pub fn judge(experiment: &Experiment, cores: usize) -> Option<String> {
     }
 }
 
-fn best_op_s(series: &Series) -> f64 {
-    let op_s = series
-        .rounds
-        .iter()
-        .map(|round| round.in_time as f64 / round.seconds.max(f64::MIN_POSITIVE));
-    op_s.fold(0.0, f64::max)
+fn seconds(round: &Round) -> f64 {
+    round.seconds.max(f64::MIN_POSITIVE)
+}
+
+fn cpu_us(usage: &Usage) -> f64 {
+    usage.user_us + usage.system_us
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use report::schema::Round;
 
-    fn experiment(rate: Option<f64>, alone: f64, ops: u64) -> Experiment {
+    fn experiment(rate: Option<f64>, alone: f64, ops: u64, system_us: f64) -> Experiment {
+        let generator = Usage {
+            system_us,
+            ..Usage::default()
+        };
+        let round = Round {
+            seconds: 1.0,
+            ops,
+            in_time: ops,
+            generator,
+            ..Round::default()
+        };
         let text = serde_json::json!({
             "id": "x", "workload": "x", "title": "", "origin": { "name": "", "url": "", "changed": "" },
             "published": [], "database": "node", "nodes": 1, "client": "raw", "threads": 1,
             "connections": 1, "depth": 1, "rate": rate, "refused": null, "left_out": {},
             "headroom": { "server": "null", "op_s": alone, "p50_us": 1.0, "p99_us": 1.0, "generator_cpu_us": 10.0 },
-            "series": [{ "path": "direct", "histogram": "", "rounds": [Round { seconds: 1.0, ops, in_time: ops, ..Round::default() }] }],
+            "series": [{ "path": "direct", "histogram": "", "rounds": [round] }],
         });
         serde_json::from_value(text).unwrap()
     }
 
     #[test]
     fn a_generator_at_its_limit_is_refused() {
-        // One thread that needs 10 µs for an operation: 100,000 of them in a second.
-        assert_eq!(judge(&experiment(None, 70_000.0, 79_000), 2), None);
-        let why = judge(&experiment(None, 70_000.0, 90_000), 2).unwrap();
+        // One thread, of which the second core is no use. It is faster than alone where it shares a core with the database.
+        let closed = |ops, system_us| experiment(None, 70_000.0, ops, system_us);
+        assert_eq!(judge(&closed(90_000, 790_000.0), 2), None);
+        let why = judge(&closed(60_000, 900_000.0), 2).unwrap();
+        assert!(why.contains(" 90 % of the CPU"), "{why}");
+        let mut driver = closed(50_000, 900_000.0);
+        driver.client = "driver".into();
+        assert_eq!(judge(&driver, 2), None);
+        driver.series[0].rounds[0].in_time = 60_000;
+        let why = judge(&driver, 2).unwrap();
         assert!(
-            why.contains("90000 op/s") && why.contains("100000 op/s"),
+            why.contains("60000 op/s were reached of the 70000"),
             "{why}"
         );
     }
 
     #[test]
     fn a_schedule_that_is_not_kept_is_refused() {
-        assert_eq!(judge(&experiment(Some(1_000.0), 1_000.0, 1_000), 2), None);
+        assert_eq!(
+            judge(&experiment(Some(1_000.0), 1_000.0, 1_000, 0.0), 2),
+            None
+        );
         // A slow database is not the generator's fault.
-        assert_eq!(judge(&experiment(Some(1_000.0), 999.0, 500), 2), None);
-        let why = judge(&experiment(Some(1_000.0), 900.0, 900), 2).unwrap();
+        assert_eq!(judge(&experiment(Some(1_000.0), 999.0, 500, 0.0), 2), None);
+        let why = judge(&experiment(Some(1_000.0), 900.0, 900, 0.0), 2).unwrap();
         assert!(why.contains("schedule"), "{why}");
     }
 }

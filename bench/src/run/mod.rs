@@ -53,9 +53,10 @@ use round::Timing;
 /// The folder of workload files, from the project's root.
 pub const WORKLOADS: &str = "bench/workloads";
 
-/// The seconds of a path's turn: few, because a shared machine changes its speed from second to
-/// second.
-const TURN_SECONDS: f64 = 0.5;
+/// The seconds of a path's turn. A shared machine changes its speed from second to second, and a turn is shorter than what disturbs a
+/// database (a collection of garbage, a flush), which otherwise falls to one path's. With turns of half a second rounds scattered two
+/// to three times as far.
+const TURN_SECONDS: f64 = 0.125;
 /// The seconds of a new generator's first requests.
 const SETTLE_SECONDS: f64 = 0.2;
 /// The seconds of each path's warm-up. A JVM compiles what it runs often.

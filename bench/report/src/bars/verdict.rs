@@ -6,8 +6,9 @@ use crate::{
     metric::Metric,
     number,
     schema::{Experiment, Run, Series},
-    sequential::{self, Estimate, NARROW_RATIO, NARROW_US},
-    view::{AGAIN, DIRECT, paired},
+    sequential::{self, NARROW_RATIO, NARROW_US},
+    stats::{AGAIN_CHANCE, Estimate},
+    view::{AGAIN, DIRECT, Pairs, paired},
 };
 
 /// The verdict on a bar.
@@ -64,9 +65,6 @@ impl Bar {
     }
 }
 
-/// The chance that two directs which are the same are found to differ: two figures of each of eight experiments share the error.
-pub(super) const AGAIN_CHANCE: f64 = sequential::ERROR / 16.0;
-
 /// Why an experiment's two directs differ; None: they do not, or there are not two.
 pub fn again_differs(experiment: &Experiment) -> Option<String> {
     let differs = |measure: Measure, same: f64| {
@@ -116,39 +114,6 @@ fn measured(measure: Measure, experiment: &Experiment, path: &str) -> Result<Est
     estimate.ok_or_else(|| format!("rounds: {rounds}, of the {least} it takes"))
 }
 
-/// The reference of a path, round by round: the mean of both directs, which scatters less than one of them; the first alone
-/// for the second, and where there is no second. Of ratios it is the geometric mean.
-struct Directs<'a> {
-    first: &'a Series,
-    second: Option<&'a Series>,
-}
-
-impl<'a> Directs<'a> {
-    fn of(experiment: &'a Experiment, path: &str) -> Option<Self> {
-        Some(Self {
-            first: experiment.series(DIRECT)?,
-            second: experiment.series(AGAIN).filter(|_| path != AGAIN),
-        })
-    }
-
-    /// A path's figures with direct's, of the rounds that all have.
-    fn paired(&self, path: &Series, metric: Metric, mean: fn(f64, f64) -> f64) -> Vec<(f64, f64)> {
-        let Some(second) = self.second else {
-            return paired(path, self.first, metric);
-        };
-        let rounds = path
-            .rounds
-            .iter()
-            .zip(&self.first.rounds)
-            .zip(&second.rounds);
-        let figures = rounds.filter_map(|((path, first), second)| {
-            let direct = mean(metric.of(first)?, metric.of(second)?);
-            Some((metric.of(path)?, direct))
-        });
-        figures.collect()
-    }
-}
-
 impl Measure {
     /// A figure of each round; of what only all rounds together have, one.
     fn figures(self, experiment: &Experiment, path: &str) -> Result<Vec<f64>, String> {
@@ -159,22 +124,24 @@ impl Measure {
             })
         };
         let ours = series(path)?;
-        let directs =
-            Directs::of(experiment, path).ok_or_else(|| format!("no figure of {DIRECT}"))?;
-        let ratios = |pairs: Vec<(f64, f64)>| {
+        let no_direct = || format!("no figure of {DIRECT}");
+        let ratios = |pairs: Pairs| {
             let pairs = pairs.into_iter().filter(|(_, other)| *other > 0.0);
             pairs.map(|(ours, other)| ours / other).collect()
         };
         let added = |series, metric| {
-            let pairs = directs.paired(series, metric, f64::midpoint).into_iter();
-            pairs.map(|(path, direct)| path - direct)
+            let pairs = experiment.by_sums(series, metric);
+            let pairs = pairs.ok_or_else(no_direct)?.into_iter();
+            Ok::<_, String>(pairs.map(|(path, direct)| path - direct))
         };
         Ok(match self {
-            Self::Ratio(metric) => ratios(directs.paired(ours, metric, |a, b| (a * b).sqrt())),
+            Self::Ratio(metric) => {
+                ratios(experiment.by_ratios(ours, metric).ok_or_else(no_direct)?)
+            }
             Self::Against(other, metric) => ratios(paired(ours, series(other)?, metric)),
-            Self::Added(metric) => added(ours, metric).collect(),
+            Self::Added(metric) => added(ours, metric)?.collect(),
             Self::Share(other, metric) => {
-                let both = added(ours, metric).zip(added(series(other)?, metric));
+                let both = added(ours, metric)?.zip(added(series(other)?, metric)?);
                 // Over the rounds in which the other adds anything.
                 let both = both.filter(|(_, other)| *other > 0.0);
                 both.map(|(ours, other)| ours / other).collect()
@@ -198,14 +165,16 @@ impl Measure {
         })
     }
 
-    /// The estimate of its figures.
+    /// The estimate of its figures. None: they are fewer than [`sequential::LEAST_ROUNDS`].
     fn estimate(self, figures: &[f64], chance: f64) -> Option<Estimate> {
-        match self {
+        let values = figures.iter().copied();
+        let estimate = match self {
             Self::Ratio(_) | Self::Against(..) | Self::Share(..) => {
-                Estimate::of_ratios(figures, chance)
+                Estimate::of_ratios(values, chance)
             }
-            _ => Estimate::of(figures, chance),
-        }
+            _ => Estimate::of(values, chance),
+        };
+        estimate.filter(|estimate| estimate.rounds >= sequential::LEAST_ROUNDS)
     }
 
     /// Whether a value's interval is so narrow that its median decides.

@@ -3,7 +3,7 @@
 use crate::{
     metric::{Metric, Process},
     schema::{Experiment, Round, Series},
-    stats::Spread,
+    stats::{CHANCE, Difference, Estimate},
 };
 
 /// A figure that is compared.
@@ -37,7 +37,7 @@ impl Figure {
         }
     }
 
-    /// Moves below this are none, whatever the spread: relative, and in the figure's unit.
+    /// Moves below this are none, whatever the interval: relative, and in the figure's unit.
     pub(super) fn floor(self) -> (f64, f64) {
         match self {
             // Two builds of the same code differ by so much through where the linker puts it.
@@ -59,11 +59,10 @@ impl Figure {
         }
     }
 
-    pub(super) fn spread(self, experiment: &Experiment, series: &Series) -> Option<Spread> {
+    pub(super) fn estimate(self, experiment: &Experiment, series: &Series) -> Option<Estimate> {
         let ratios = |metric| {
-            let pairs = experiment.pairs(series, metric)?.into_iter();
-            let ratios = pairs.filter(|(_, direct)| *direct > 0.0);
-            Spread::of(ratios.map(|(path, direct)| path / direct))
+            let pairs = experiment.by_ratios(series, metric)?;
+            Difference::of_ratios(&pairs, CHANCE).map(|difference| difference.estimate)
         };
         match self {
             Self::OpS => ratios(Metric::OpS),
@@ -71,9 +70,12 @@ impl Figure {
             Self::P99 => ratios(Metric::P99),
             Self::Cpu => {
                 let both = series.rounds.iter().zip(&experiment.direct()?.rounds);
-                Spread::of(both.filter_map(|(path, direct)| cpu(path, direct)))
+                Estimate::of(both.filter_map(|(path, direct)| cpu(path, direct)), CHANCE)
             }
-            Self::Rss => Spread::of(series.values(Metric::RssPeak).map(|kib| kib / 1024.0)),
+            Self::Rss => {
+                let mib = series.values(Metric::RssPeak).map(|kib| kib / 1024.0);
+                Estimate::of(mib, CHANCE)
+            }
         }
     }
 }

@@ -3,7 +3,8 @@
 use report::{
     bars::{Bar, Bound, Measure, Tally, again_differs, is_done, tally},
     schema::{Experiment, Series},
-    sequential::{Estimate, LEAST_ROUNDS, MOST_ROUNDS},
+    sequential::{LEAST_ROUNDS, MOST_ROUNDS},
+    stats::Estimate,
 };
 
 use super::*;
