@@ -373,7 +373,10 @@ int take_shortcut(struct sk_msg_md *msg)
 	end = bpf_map_lookup_elem(&shortcut_ends, &cookie);
 	if (!end)
 		return SK_PASS;
-	turn = end->reader.leaves ? UP_TURN_LEFT : turn_of(msg, tp, end, &waiting);
+	/* Also of one that is to leave: its reader may be told of the bytes of TCP with what still waits, and read that alone. */
+	turn = turn_of(msg, tp, end, &waiting);
+	if (end->reader.leaves)
+		turn = UP_TURN_LEFT;
 	if (turn == UP_TURN_SHORTCUT && has_too_many(end, waiting))
 		turn = UP_TURN_FLOW_FULL;
 	if (turn == UP_TURN_SHORTCUT) {

@@ -267,17 +267,25 @@ pub fn write(mut to: &TcpStream, mut bytes: &[u8]) {
     let mut since = Instant::now();
     while !bytes.is_empty() {
         match to.write(bytes) {
-            Ok(n) => (bytes, since) = (&bytes[n..], Instant::now()),
+            Ok(n) => (bytes, since) = (&bytes[n..], went_on(since)),
             Err(e) if e.kind() == ErrorKind::WouldBlock => wait(since),
             Err(e) => panic!("{e}"),
         }
     }
 }
 
-/// Waits a little, but not for ever: the thread on the other side may have failed.
+/// Waits a little, but not for ever: the thread on the other side may have failed. Longer than is allowed, because what comes too
+/// late says who has looked for it.
 fn wait(since: Instant) {
-    assert!(since.elapsed() < PATIENCE, "nothing goes on");
+    assert!(since.elapsed() < 3 * PATIENCE, "nothing goes on");
     std::thread::yield_now();
+}
+
+/// Checks that it was in time. Returns when.
+fn went_on(since: Instant) -> Instant {
+    let took = since.elapsed();
+    assert!(took < PATIENCE, "it went on after {took:?}");
+    Instant::now()
 }
 
 /// Reads these bytes, and no others.
@@ -293,7 +301,7 @@ pub fn read(mut from: &TcpStream, bytes: &[u8]) {
                     buffer[..n] == bytes[got..got + n],
                     "wrong bytes after {got}"
                 );
-                (got, since) = (got + n, Instant::now());
+                (got, since) = (got + n, went_on(since));
             }
             Err(e) if e.kind() == ErrorKind::WouldBlock => wait(since),
             Err(e) => panic!("{e}"),
