@@ -14,8 +14,8 @@ use crate::{
 pub const CONNECTIONS: [usize; 2] = [1, 64];
 /// The rates, in percent of the maximum that direct reaches with as many connections on the same cores.
 pub const SHARES: [u32; 2] = [30, 60];
-/// The rate of which there is a picture, and CPU time in the README.
-pub(crate) const BUSY: u32 = SHARES[1];
+/// The rate of which there is a picture.
+const BUSY: u32 = SHARES[1];
 
 /// The id of an experiment: so many connections, at this share of direct's maximum (None: a closed loop).
 pub fn id(connections: usize, share: Option<u32>, is_apart: bool) -> String {
