@@ -1,9 +1,9 @@
 //! Estimates of what rounds scatter around, with their intervals, and when a difference is one.
 //!
 //! The estimate is Hodges' and Lehmann's, the median of the means of all pairs of rounds, and the interval Wilcoxon's (signed ranks).
-//! Of five rounds it is from the least to the greatest; of more it leaves the outermost out, and narrows as rounds are added. They take
-//! it that figures scatter evenly to both sides of what is true, as those of turns in a random order do (of ratios, the logarithms),
-//! and need two thirds of the rounds of a sign test, which assumes nothing.
+//! An interval of five rounds reaches from the least to the greatest; one of more leaves the outermost out, and narrows as rounds are
+//! added. Both take it that figures scatter evenly to both sides of what is true, as those of turns in a random order do (of ratios,
+//! the logarithms). They need two thirds of the rounds of a sign test, which assumes nothing.
 
 /// With fewer, all rounds fall on one side by chance more often than [`CHANCE`] says: nothing is claimed of them.
 pub const MIN_ROUNDS: usize = 5;

@@ -155,6 +155,7 @@ fn a_burst_that_two_processors_take_in_is_copied_whole() {
     let server = accept(&listener).0;
     for end in [&client, &server] {
         end.set_read_timeout(Some(PATIENCE)).unwrap();
+        end.set_write_timeout(Some(PATIENCE)).unwrap();
     }
     let mut random = Random::new(9);
     let asked: Vec<u8> = (0..BURST).flat_map(|n| query(4, n, SELECT)).collect();

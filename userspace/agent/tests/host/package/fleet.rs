@@ -161,7 +161,7 @@ fn every_command_of_the_fleets_page_says_what_the_page_has_it_say() {
     let more = host.run(&["underpass", "policy", "status", "--expect", "2"]);
     assert!(!more.status.success());
     host.succeeds(&["underpass", "policy", "rollback", "5"]);
-    // It was so before, too, with what is rolled back.
+    // Nothing is refused before the rollback, either: what it takes away is in force.
     eventually("it is right again", || {
         !config(&host).contains("/srv/later")
             && metric(&host, "underpass_policy_source_refused") == 0.0
