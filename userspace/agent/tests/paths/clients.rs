@@ -9,13 +9,14 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use sandbox::{Agent, Sandbox};
 use serde_json::{Value, json};
 use socket2::SockRef;
 
-use crate::common::{BINARY, eventually, traffic::PATIENCE};
+use crate::common::{BINARY, traffic::PATIENCE};
 
 /// Answers; the largest with UNDERPASS_ANSWER_MIB, which `cargo xtask soak` sets.
 const ANSWERS: [usize; 3] = [1 << 10, 100_000, 6 << 20];
@@ -103,21 +104,46 @@ fn fetch(to: SocketAddr, size: usize) {
     assert!(read == body(size), "other bytes than those of {size}");
 }
 
-/// A program in the sandbox, as an application. It ends with this.
-struct Program(Child);
+/// A program in the sandbox, as an application. It ends with this, and a test that fails says what it said.
+struct Program {
+    child: Child,
+    log: PathBuf,
+}
 
 impl Program {
-    fn start(sandbox: &Sandbox, command: &mut Command) -> Self {
-        let command = command.stdout(Stdio::null()).stderr(Stdio::null());
-        Self(sandbox.client(|| command.spawn()).unwrap().unwrap())
+    /// Starts it; what it says goes into a file of this folder.
+    fn start(sandbox: &Sandbox, command: &mut Command, folder: &Path) -> Self {
+        let log = folder.join("said");
+        let file = fs::File::create(&log).unwrap();
+        let command = command.stdout(file.try_clone().unwrap()).stderr(file);
+        let child = sandbox.client(|| command.spawn()).unwrap().unwrap();
+        Self { child, log }
+    }
+
+    /// Waits until a client in the sandbox can connect to one of its ports.
+    fn wait_for_port(&mut self, sandbox: &Sandbox, port: SocketAddr) {
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = sandbox.client(|| TcpStream::connect(port)).unwrap() {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "it ended before it listened on {port}");
+            assert!(Instant::now() < deadline, "{port}: {error}");
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
         // It may have ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let ended = self.child.wait();
+        if thread::panicking() {
+            let said = fs::read_to_string(&self.log);
+            eprintln!(
+                "--- the program: {ended:?}\n{}---",
+                said.unwrap_or_default()
+            );
+        }
     }
 }
 
@@ -145,10 +171,6 @@ fn through<const PORTS: usize>(make: impl Fn(&Path, u16, [u16; PORTS], bool) -> 
         // The shortcut needs both ends beneath the agent's cgroup.
         let listener = sandbox.client(listen).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let ports: [u16; PORTS] = std::array::from_fn(|_| {
-            let free = sandbox.client(listen).unwrap();
-            free.local_addr().unwrap().port()
-        });
         let policy = format!("[[rule]]\nname = \"r\"\nto = [\":{port}\"]\n{rule}\n");
         let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
         let settings = "splice = \"auto\"";
@@ -161,12 +183,16 @@ fn through<const PORTS: usize>(make: impl Fn(&Path, u16, [u16; PORTS], bool) -> 
         let _origin = Origin::start(&sandbox, listener);
         let folder = tempfile::tempdir().unwrap();
         let is_shortcut = rule.contains("bypass");
-        let _program = Program::start(&sandbox, &mut make(folder.path(), port, ports, is_shortcut));
+        // Held together, or two could be the same; behind the agent's start, or one could become its own.
+        let free = [(); PORTS].map(|()| sandbox.client(listen).unwrap());
+        let ports = free.map(|free| free.local_addr().unwrap().port());
+        let mut command = make(folder.path(), port, ports, is_shortcut);
+        let mut program = Program::start(&sandbox, &mut command, folder.path());
         for port in ports {
             let to = SocketAddr::from(([127, 0, 0, 1], port));
+            program.wait_for_port(&sandbox, to);
             sandbox
                 .client(|| {
-                    eventually("it listens", || TcpStream::connect(to).is_ok());
                     for size in answers() {
                         (0..3).for_each(|_| fetch(to, size));
                     }
@@ -336,7 +362,8 @@ fn redis_cli_in_a_pipe_gets_every_answer() {
         let folder = tempfile::tempdir().unwrap();
         let mut server = Command::new("redis-server");
         server.args(["--port", &port, "--save", "", "--appendonly", "no"]);
-        let _server = Program::start(&sandbox, server.current_dir(folder.path()));
+        let server = server.current_dir(folder.path());
+        let mut server = Program::start(&sandbox, server, folder.path());
         let to: SocketAddr = format!("127.0.0.1:{port}").parse().unwrap();
         let small = (0..COMMANDS)
             .map(|n| redis_command(&["SET", &format!("key{n}"), &"v".repeat(1 + n % 700)]));
@@ -346,8 +373,8 @@ fn redis_cli_in_a_pipe_gets_every_answer() {
             [set, get.clone(), get.clone(), get]
         });
         let commands: Vec<String> = small.chain(large).collect();
+        server.wait_for_port(&sandbox, to);
         let piped = sandbox.client(|| {
-            eventually("it listens", || TcpStream::connect(to).is_ok());
             let mut cli = Command::new("redis-cli")
                 .args(["-p", &port, "--pipe", "--pipe-timeout", "20"])
                 .stdin(Stdio::piped())
