@@ -178,13 +178,13 @@ impl Segments {
     }
 }
 
-/// Segments around whole frames, as many to one as go in.
+/// Segments around frames, as many whole ones to one as go in. Of the last there may be a part: a peer may cut anywhere, or end.
 pub(crate) fn around(compression: Compression, mut frames: &[u8]) -> Vec<u8> {
     let mut segments = Vec::with_capacity(frames.len() + 64);
     while !frames.is_empty() {
         let mut together = 0;
         while let Some(next) = frame_at(frames, together)
-            && together + next <= MAX_PAYLOAD_BYTES
+            && together + next <= frames.len().min(MAX_PAYLOAD_BYTES)
         {
             together += next;
         }
@@ -194,7 +194,7 @@ pub(crate) fn around(compression: Compression, mut frames: &[u8]) -> Vec<u8> {
             frames = rest;
             continue;
         }
-        // One that is larger than a segment.
+        // One that is larger than a segment, or a part of one.
         let whole = frame_at(frames, 0).unwrap_or(frames.len());
         let (frame, rest) = frames.split_at(whole.min(frames.len()));
         for part in frame.chunks(MAX_PAYLOAD_BYTES) {

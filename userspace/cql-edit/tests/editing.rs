@@ -151,6 +151,52 @@ fn a_frame_larger_than_a_segment_is_seen_and_passes() {
     }
 }
 
+/// A peer may end a segment anywhere if it does not call it self-contained, though none of the drivers puts whole frames before the
+/// part of one. Behind it the flow goes on, or has ended.
+#[test]
+fn segments_may_end_within_any_frame() {
+    for compression in [Compression::None, Compression::Lz4] {
+        let kind = kind(5, compression);
+        let around = |part: &[u8]| match compression {
+            Compression::Lz4 => Lz4FrameEncoder::default()
+                .finalize_non_self_contained(part)
+                .1
+                .to_vec(),
+            _ => segment(false, part),
+        };
+        let query = |stream, text: &str| frame(5, 0, stream, QUERY, &ask(5, text));
+        let [first, refused, last] = [
+            query(1, "SELECT * FROM ks.t1"),
+            query(2, "SELECT * FROM ks.forbidden"),
+            query(3, "SELECT * FROM ks.t3"),
+        ];
+        let frames = [&first[..], &refused, &last].concat();
+        let pages = "transform = \"paging\"\nat_most = 9\nwithout_size = \"set\"";
+        let steps = || -> [Arc<dyn Transform>; 2] {
+            [step(pages), Arc::new(Refuses(b"ks.forbidden", true))]
+        };
+        for (step, is_refused) in [false, true].into_iter().enumerate() {
+            for cut in 1..frames.len() {
+                let [begun, rest] = [&frames[..cut], &frames[cut..]].map(around);
+                let mut flow = Edits::new(kind, vec![steps()[step].clone()]);
+                let mut passed = flow.requests(&begun);
+                passed.extend(flow.requests(&rest));
+                let streams: Vec<u8> = kind.read(&passed).iter().map(|frame| frame[3]).collect();
+                let expected: &[u8] = if is_refused { &[1, 3] } else { &[1, 2, 3] };
+                assert_eq!(streams, expected, "{compression:?}, cut at {cut}");
+
+                let mut flow = Edits::new(kind, vec![steps()[step].clone()]);
+                let mut passed = flow.requests(&begun);
+                flow.editor.give_up(0, true, &mut flow.noted);
+                passed.extend(flow.editor.end(true));
+                let mut reads = Edits::new(kind, Vec::new());
+                let read = reads.editor.requests(0, &passed, &mut reads.noted);
+                assert_eq!(read.unreadable, None, "{compression:?}, ended at {cut}");
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_no_cql_is_told() {
     let cases: [(&[u8], Unreadable); 4] = [
