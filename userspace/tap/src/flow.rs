@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use cql::{
-    CloseReason, FlowDecoder, FramePosition, Framing, PreparedStatements, Sink, Undecodable,
-    Unread, Verdict,
+    FlowDecoder, FramePosition, Framing, PreparedStatements, Sink, Undecodable, Unread, Verdict,
 };
 
 use crate::asking::{AskedSession, Asking};
@@ -19,8 +18,6 @@ const RESPONSE_BIT: u8 = 0x80;
 pub enum Stopped {
     /// The flow cannot be decoded.
     Undecodable(Undecodable),
-    /// The peers have lost each other: an inline flow would be closed.
-    Broken(CloseReason),
     /// Bytes were missed, and in compressed segments nobody sees where a frame begins.
     Compressed,
 }
@@ -30,7 +27,6 @@ impl Stopped {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Undecodable(why) => why.as_str(),
-            Self::Broken(why) => why.as_str(),
             Self::Compressed => "compressed_gap",
         }
     }
@@ -357,13 +353,13 @@ impl Reader {
     fn obey(&mut self, verdict: Verdict, at_ns: u64, sink: &mut impl Sink) {
         let stopped = match verdict {
             Verdict::Continue => return,
-            // No frame began where the kernel took one for it: it is looked for again.
-            Verdict::Undecodable(Undecodable::Lost) => {
+            // No frame began where the kernel took one for it, or copies have what the peers do not read, as a byte of urgent
+            // data: a frame is looked for again. (If they have lost each other, they end the flow themselves.)
+            Verdict::Undecodable(Undecodable::Lost) | Verdict::Close { .. } => {
                 self.counts.gaps += 1;
                 return self.start_anew(at_ns, sink);
             }
             Verdict::Undecodable(why) => Stopped::Undecodable(why),
-            Verdict::Close { reason, .. } => Stopped::Broken(reason),
         };
         self.abandon(at_ns, sink);
         self.reading = Reading::Stopped(stopped);

@@ -10,6 +10,7 @@ use std::{
 use nix::sys::signal::Signal;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use sandbox::{Agent, Sandbox};
+use socket2::SockRef;
 
 use super::*;
 use crate::{
@@ -343,6 +344,33 @@ fn what_is_encrypted_is_not_read_and_says_so() {
         let why = host.flow(&c)["why"].as_str().unwrap().to_owned();
         assert!(why.contains("speaks TLS"), "{why}");
         c.ends();
+    });
+}
+
+/// A byte of urgent data is in the packets, and in no stream that anybody reads.
+#[test]
+fn urgent_data_cost_a_gap_and_no_more() {
+    host(|host| {
+        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
+        for version in [3, 4, 5] {
+            let mut c = begin(host, version);
+            for is_clients in [true, false] {
+                let before = told_selects(host);
+                let ask = |c: &mut Conversation| {
+                    c.client_sends(&query(version, 1, SELECT));
+                    c.server_sends(&rows(version, 1, 1));
+                };
+                ask(&mut c);
+                eventually("it is read", || told_selects(host) == before + 1);
+                let from = if is_clients { &c.client } else { &c.server };
+                assert_eq!(SockRef::from(from).send_out_of_band(b"X").unwrap(), 1);
+                eventually("it is read again", || {
+                    ask(&mut c);
+                    told_selects(host) >= before + 2
+                });
+            }
+            c.ends();
+        }
     });
 }
 
