@@ -57,7 +57,7 @@ pub use extensions::{Extensions, MAX_SUPPORTED_BYTES, Offered, offered};
 pub use fact::Fact;
 pub use flow::answered::Answered;
 pub use flow::details::{
-    Asked, Details, Introduction, MAX_TEXT_BYTES, MAX_WHOLE_BYTES, Says, WholeRequest, Words,
+    Asked, Details, Introduction, MAX_DETAIL_BYTES, MAX_TEXT_BYTES, Says, WholeRequest, Words,
 };
 pub use flow::event::{Anomaly, Completed, ErrorCode, Frame, MAX_FRAME_BODY_BYTES, Sink};
 pub use flow::parameters::{Consistency, Parameters};

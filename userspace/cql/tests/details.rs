@@ -7,8 +7,8 @@ mod written;
 
 use cassandra_protocol::frame::Version;
 use cql::{
-    BoundValue, Consistency, Details, ErrorCode, Fact, MAX_KEPT_VALUE_BYTES, MAX_KEPT_VALUES,
-    MAX_TEXT_BYTES, MAX_WHOLE_BYTES, NoTraceContext, Says, TraceContext,
+    BoundValue, Consistency, Details, ErrorCode, Fact, MAX_DETAIL_BYTES, MAX_KEPT_VALUE_BYTES,
+    MAX_KEPT_VALUES, MAX_TEXT_BYTES, NoTraceContext, Says, TraceContext,
 };
 
 use crate::support::*;
@@ -85,7 +85,7 @@ fn requests_themselves_are_for_who_wants_them_as_far_as_there_is_room() {
         assert_eq!(flow.ask(QUERY, &long).whole(), None);
         // So many wait for their answers.
         let large = [&long_string(&"x".repeat(60 << 10))[..], &[0; 6]].concat();
-        let fit = MAX_WHOLE_BYTES / large.len();
+        let fit = MAX_DETAIL_BYTES / large.len();
         for stream in 0..fit + 2 {
             flow.request(0, stream as i16, QUERY, &large);
         }
@@ -103,6 +103,51 @@ fn requests_themselves_are_for_who_wants_them_as_far_as_there_is_room() {
         );
         flow.decoder.wants_whole(false);
         assert_eq!(flow.ask(QUERY, &body).whole(), None);
+    }
+}
+
+/// A client decides how many requests wait, and what stands in each.
+#[test]
+fn what_is_kept_of_requests_that_wait_is_bounded() {
+    let mut flow = Flow::started(4);
+    flow.decoder.wants_texts(true);
+    flow.decoder.wants_values(true);
+    let column = "c".repeat(40);
+    let asks = |n: usize| {
+        let text = format!(
+            "SELECT {column}{n} FROM k.t WHERE a = '{}'",
+            "x".repeat(4_000)
+        );
+        [
+            &long_string(&text)[..],
+            &[0, 1, 1],
+            &bound(&[Ok(&[7; 100])]),
+        ]
+        .concat()
+    };
+    const ASKED: usize = 4_000;
+    for round in 0..2 {
+        for n in 0..ASKED {
+            flow.request(0, n as i16, QUERY, &asks(n));
+        }
+        // One stream asked again gives back what it held.
+        flow.response(0, 0, RESULT, &1_i32.to_be_bytes());
+        flow.request(0, 0, QUERY, &asks(0));
+        for n in 0..ASKED {
+            flow.response(0, n as i16, RESULT, &1_i32.to_be_bytes());
+        }
+        let (mut kept, mut whole, mut none) = (0, 0, 0);
+        for (_, _, of) in flow.sink.told.drain(..) {
+            let text = of.asked.text().map_or(0, str::len);
+            let shape = of.asked.fingerprint.as_ref();
+            kept += text + shape.map_or(0, |shape| shape.text().len());
+            whole += usize::from(text > 0 && shape.is_some() && of.asked.values().is_some());
+            none += usize::from(text == 0 && shape.is_none() && of.asked.values().is_none());
+        }
+        // One has been told twice.
+        assert!(kept <= MAX_DETAIL_BYTES + 5_000, "{round}: {kept}");
+        assert!(kept >= MAX_DETAIL_BYTES / 10 * 9, "{round}: {kept}");
+        assert!(whole > 0 && none > 0, "{round}: {whole}, {none}");
     }
 }
 

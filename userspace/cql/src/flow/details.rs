@@ -27,9 +27,9 @@ pub(crate) const LOG_IN_BYTES: usize = 1 << 10;
 /// The longest text of a statement that is given out.
 pub const MAX_TEXT_BYTES: usize = 8 << 10;
 
-/// The bytes of whole requests that are kept of one flow while they wait for their responses: a few dozen of the longest,
-/// or ten thousand usual ones. What is beyond is told without its bytes.
-pub const MAX_WHOLE_BYTES: usize = 4 << 20;
+/// The bytes that are kept of one flow's requests while these wait for their responses, in all: 256 for each of [as many as are
+/// tracked](crate::MAX_IN_FLIGHT). What is beyond is told without its text, values, fingerprint, trace state, or without itself.
+pub const MAX_DETAIL_BYTES: usize = 8 << 20;
 
 /// A table that once held a burst keeps room for this many requests.
 const KEPT_CAPACITY: usize = 2048;
@@ -79,7 +79,7 @@ pub struct Words {
     /// values](crate::FlowDecoder::wants_values), and at most [`MAX_KEPT_VALUES`](crate::MAX_KEPT_VALUES) of them.
     pub values: Option<Box<[BoundValue]>>,
     /// The request itself. Kept only for [a sink that wants it](crate::FlowDecoder::wants_whole), and of one flow no more
-    /// than [`MAX_WHOLE_BYTES`].
+    /// than [`MAX_DETAIL_BYTES`].
     pub whole: Option<Arc<WholeRequest>>,
 }
 
@@ -120,6 +120,22 @@ pub enum Says {
     UnknownUser,
 }
 
+impl Says {
+    fn bytes(&self) -> usize {
+        let of = |fact: &Option<Box<str>>| fact.as_ref().map_or(0, |fact| fact.len());
+        match self {
+            Self::Startup(said) => {
+                size_of::<Introduction>()
+                    + of(&said.application)
+                    + of(&said.driver)
+                    + of(&said.driver_version)
+            }
+            Self::User(user) => user.len(),
+            Self::UnknownUser => 0,
+        }
+    }
+}
+
 /// The client's description of itself in a STARTUP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Introduction {
@@ -143,8 +159,24 @@ pub(crate) struct Detailing {
     pub(crate) wants_contexts: bool,
     pub(crate) wants_values: bool,
     pub(crate) wants_whole: bool,
-    /// Bytes of the whole requests in `waiting`.
-    whole_bytes: usize,
+    /// Bytes that `waiting` and `contexts` lead to; at most [`MAX_DETAIL_BYTES`].
+    bytes: usize,
+}
+
+/// The bytes that may still be kept.
+struct Room(usize);
+
+impl Room {
+    fn of(bytes: usize) -> Self {
+        Self(MAX_DETAIL_BYTES.saturating_sub(bytes))
+    }
+
+    /// Whether there is room for so many, which are taken then.
+    fn takes(&mut self, bytes: usize) -> bool {
+        let left = self.0.checked_sub(bytes);
+        self.0 = left.unwrap_or(self.0);
+        left.is_some()
+    }
 }
 
 impl Detailing {
@@ -156,35 +188,39 @@ impl Detailing {
             ..Asked::default()
         };
         let before = self.waiting.insert(header.stream.0, asked);
-        self.whole_bytes -= before.as_ref().map_or(0, whole_bytes);
+        self.bytes -= before.as_ref().map_or(0, kept_bytes);
         self.forget_context(header.stream);
     }
 
     /// A request's body passes, or the beginning of it.
     pub(crate) fn asks_with(&mut self, header: &Header, prefix: &[u8]) {
-        let room = MAX_WHOLE_BYTES.saturating_sub(self.whole_bytes);
+        let mut room = Room::of(self.bytes);
         if let Some(asked) = self.waiting.get_mut(&header.stream.0) {
+            room.0 += kept_bytes(asked) - fingerprint_bytes(asked);
+            asked.words = None;
             asked.parameters = parameters(header, prefix);
-            asked.says = says(header, prefix).map(Box::new);
+            let said = says(header, prefix).filter(|said| room.takes(said.bytes()));
+            asked.says = said.map(Box::new);
             if self.wants_texts | self.wants_values | self.wants_whole {
+                let text = self.wants_texts.then(|| text(header, prefix)).flatten();
+                let values = self.wants_values.then(|| values(header, prefix)).flatten();
                 asked.words = Some(Box::new(Words {
-                    text: self
-                        .wants_texts
-                        .then(|| text(header, prefix).map(Into::into))
-                        .flatten(),
-                    values: self.wants_values.then(|| values(header, prefix)).flatten(),
+                    text: text.filter(|text| room.takes(text.len())).map(Into::into),
+                    values: values.filter(|values| room.takes(value_bytes(values))),
                     whole: self
                         .wants_whole
-                        .then(|| whole(header, prefix, room))
+                        .then(|| whole(header, prefix, &mut room))
                         .flatten(),
                 }));
-                self.whole_bytes += whole_bytes(asked);
             }
             if self.wants_contexts
-                && let Some(context) = context(header, prefix)
+                && let Some(said) =
+                    context(header, prefix).filter(|said| room.takes(state_bytes(said)))
             {
-                self.contexts.insert(header.stream.0, context);
+                let before = self.contexts.insert(header.stream.0, said);
+                room.0 += before.as_ref().map_or(0, state_bytes);
             }
+            self.bytes = MAX_DETAIL_BYTES - room.0;
         }
     }
 
@@ -198,8 +234,11 @@ impl Detailing {
 
     /// A request's fingerprint becomes known.
     pub(crate) fn asks_for(&mut self, stream: StreamId, fingerprint: Option<Arc<Fingerprint>>) {
+        let mut room = Room::of(self.bytes);
         if let Some(asked) = self.waiting.get_mut(&stream.0) {
-            asked.fingerprint = fingerprint;
+            room.0 += fingerprint_bytes(asked);
+            asked.fingerprint = fingerprint.filter(|known| room.takes(known.text().len()));
+            self.bytes = MAX_DETAIL_BYTES - room.0;
         }
     }
 
@@ -250,6 +289,7 @@ impl Detailing {
             return None;
         }
         let context = self.contexts.remove(&stream.0);
+        self.bytes -= context.as_ref().map_or(0, state_bytes);
         if self.contexts.is_empty() && self.contexts.capacity() > 2 * KEPT_CAPACITY {
             self.contexts.shrink_to(KEPT_CAPACITY);
         }
@@ -258,7 +298,7 @@ impl Detailing {
 
     fn forget(&mut self, stream: StreamId) -> Asked {
         let asked = self.waiting.remove(&stream.0);
-        self.whole_bytes -= asked.as_ref().map_or(0, whole_bytes);
+        self.bytes -= asked.as_ref().map_or(0, kept_bytes);
         if self.waiting.is_empty() && self.waiting.capacity() > 2 * KEPT_CAPACITY {
             self.waiting.shrink_to(KEPT_CAPACITY);
         }
@@ -266,15 +306,36 @@ impl Detailing {
     }
 }
 
-/// The bytes of the request itself that are kept.
-fn whole_bytes(asked: &Asked) -> usize {
-    asked.whole().map_or(0, |whole| whole.body.len())
+/// The bytes that are kept of a request beside its place in the table.
+fn kept_bytes(asked: &Asked) -> usize {
+    let said = asked.says.as_ref().map_or(0, |said| said.bytes());
+    let whole = asked.whole().map_or(0, |whole| whole.body.len());
+    let text = asked.text().map_or(0, str::len);
+    said + whole + text + asked.values().map_or(0, value_bytes) + fingerprint_bytes(asked)
+}
+
+fn fingerprint_bytes(asked: &Asked) -> usize {
+    let known = asked.fingerprint.as_ref();
+    known.map_or(0, |known| known.text().len())
+}
+
+fn value_bytes(values: &[BoundValue]) -> usize {
+    let each = values.iter().map(|value| match value {
+        BoundValue::Bytes(bytes, _) => bytes.len(),
+        BoundValue::Null | BoundValue::Unset => 0,
+    });
+    size_of_val(values) + each.sum::<usize>()
+}
+
+fn state_bytes(said: &Said) -> usize {
+    let state = said.state.as_ref();
+    state.map_or(0, |state| state.as_ref().map_or(0, |state| state.len()))
 }
 
 /// A request with statements, if all of it is there and there is room for it.
-fn whole(header: &Header, prefix: &[u8], room: usize) -> Option<Arc<WholeRequest>> {
+fn whole(header: &Header, prefix: &[u8], room: &mut Room) -> Option<Arc<WholeRequest>> {
     let is_whole = prefix.len() >= header.length as usize && !header.is_compressed();
-    let is_kept = is_whole && prefix.len() <= room && header.opcode?.has_statements();
+    let is_kept = is_whole && header.opcode?.has_statements() && room.takes(prefix.len());
     is_kept.then(|| {
         Arc::new(WholeRequest {
             header: *header,
