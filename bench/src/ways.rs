@@ -45,8 +45,10 @@ impl Ways {
             let is_wanted = wanted.is_empty()
                 || wanted.contains(&path.name)
                 || [DIRECT, AGAIN].contains(&&*path.name);
-            if !is_wanted && path.absent.is_none() {
-                path.absent = Some("not asked for".into());
+            match &path.absent {
+                Some(why) if is_wanted => eprintln!("without {}: {why}", path.name),
+                None if !is_wanted => path.absent = Some("not asked for".into()),
+                _ => {}
             }
         }
         let compared = |name: &str| {

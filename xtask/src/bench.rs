@@ -10,7 +10,9 @@ use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 
 use crate::{
-    cassandra, gate, generators, paths, peers,
+    cassandra, gate,
+    generators::{self, Generator},
+    paths, peers,
     run::{Forward, cargo, require_root, run as run_command, run_status},
     setup::{self, Part},
 };
@@ -29,7 +31,7 @@ pub enum Verb {
         args: Vec<String>,
     },
     /// Measure the comparisons that carry a bar until each is decided, for at most 45 minutes, into
-    /// bench/results/bars.json.gz; goes on where ctrl-C ended it; needs root and a quiet machine
+    /// bench/results/bars.json.gz; goes on behind the experiments that an interrupted run has measured; needs root and a quiet machine
     Bars {
         /// Passed to `underpass-bench bars` (`-- --help` shows what it takes)
         #[arg(last = true)]
@@ -80,27 +82,27 @@ pub enum Verb {
 
 /// Runs the command. Returns the bench's own exit code.
 pub fn run(verb: &Verb) -> Result<ExitCode> {
+    if let Some(command) = verb.help() {
+        return built(&[command, "--help"]);
+    }
     match verb {
         Verb::Run {
             without_cassandra,
             args,
         } => {
-            require_root("bench run", "loads BPF programs and makes cgroups")?;
-            setup::ensure(&[Part::Bench])?;
+            begin("run")?;
             with_database("run", !without_cassandra, args)
         }
         Verb::Bars { args } => {
-            require_root("bench bars", "loads BPF programs and makes cgroups")?;
-            setup::ensure(&[Part::Bench])?;
+            begin("bars")?;
             with_database("bars", true, args)
         }
         Verb::Headline { args } => {
-            require_root("bench headline", "loads BPF programs and makes cgroups")?;
-            setup::ensure(&[Part::Bench])?;
+            begin("headline")?;
             with_database("headline", false, args)
         }
-        Verb::Latte { args } => other("latte", args),
-        Verb::Ycsb { args } => other("ycsb", args),
+        Verb::Latte { args } => other(Generator::Latte, args),
+        Verb::Ycsb { args } => other(Generator::Ycsb, args),
         Verb::Gate(args) => gate::run(args),
         Verb::Report { args, check } => {
             let mut words = vec!["report"];
@@ -114,17 +116,40 @@ pub fn run(verb: &Verb) -> Result<ExitCode> {
 }
 
 /// Has a load generator of others made, and measures by it.
-fn other(name: &str, args: &[String]) -> Result<ExitCode> {
-    require_root(
-        &format!("bench {name}"),
-        "loads BPF programs and makes cgroups",
-    )?;
-    setup::ensure(&[Part::Bench, Part::Generators])?;
-    generators::ensure()?;
+fn other(generator: Generator, args: &[String]) -> Result<ExitCode> {
+    let name = generator.name();
+    begin(name)?;
+    setup::ensure(generator.needs())?;
+    generators::ensure(generator)?;
     let home = generators::home(name).display().to_string();
     let mut words = vec![name.to_owned(), "--home".into(), home];
     words.extend(args.iter().cloned());
     with_database("other", true, &words)
+}
+
+/// Says what is missing for a command that measures, and installs what can be.
+fn begin(name: &str) -> Result<()> {
+    require_root(
+        &format!("bench {name}"),
+        "loads BPF programs and makes cgroups",
+    )?;
+    setup::ensure(&[Part::Bench])
+}
+
+impl Verb {
+    /// The command of `underpass-bench` whose options are asked for, which takes neither root nor a database.
+    fn help(&self) -> Option<&'static str> {
+        let (command, args) = match self {
+            Self::Run { args, .. } => ("run", args),
+            Self::Bars { args } => ("bars", args),
+            Self::Headline { args } => ("headline", args),
+            Self::Latte { args } | Self::Ycsb { args } => ("other", args),
+            Self::Gate(args) => ("gate", &args.args),
+            _ => return None,
+        };
+        let asks = |word: &String| ["-h", "--help"].contains(&word.as_str());
+        args.iter().any(asks).then_some(command)
+    }
 }
 
 /// Builds, starts Cassandra if it is wanted, runs a command of the bench, and stops the

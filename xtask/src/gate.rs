@@ -22,7 +22,7 @@ pub struct Args {
     base: Option<String>,
     /// Passed to `underpass-bench gate` (`-- --help` shows what it takes)
     #[arg(last = true)]
-    args: Vec<String>,
+    pub args: Vec<String>,
 }
 
 /// The branch that changes land on.

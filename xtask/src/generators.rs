@@ -14,20 +14,51 @@ use crate::{
     cassandra::COPY_JARS,
     paths,
     run::{cargo, run},
+    setup::Part,
 };
 
 /// The version of latte that its report is read from.
 const LATTE: &str = "0.29.0";
+
+/// A load generator of others.
+#[derive(Clone, Copy)]
+pub enum Generator {
+    Latte,
+    Ycsb,
+}
+
+impl Generator {
+    /// Its name for `underpass-bench other`, and that of its folder.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Latte => "latte",
+            Self::Ycsb => "ycsb",
+        }
+    }
+
+    /// What has to be installed to make and to run it.
+    pub fn needs(self) -> &'static [Part] {
+        match self {
+            Self::Latte => &[Part::Generators],
+            Self::Ycsb => &[Part::Generators, Part::Drivers],
+        }
+    }
+}
 
 /// The folder of a generator's programs.
 pub fn home(name: &str) -> PathBuf {
     paths::target().join("generators").join(name)
 }
 
-/// Makes what is not here. The first time it takes minutes.
-pub fn ensure() -> Result<()> {
-    latte(&home("latte")).context("latte cannot be made")?;
-    ycsb(&home("ycsb")).context("YCSB cannot be made")
+/// Makes a generator, if it is not here. The first time it takes minutes.
+pub fn ensure(generator: Generator) -> Result<()> {
+    let name = generator.name();
+    let home = home(name);
+    let made = match generator {
+        Generator::Latte => latte(&home),
+        Generator::Ycsb => ycsb(&home),
+    };
+    made.with_context(|| format!("{name} cannot be made"))
 }
 
 fn latte(home: &Path) -> Result<()> {

@@ -12,7 +12,9 @@ use clap::ValueEnum;
 use nix::unistd::geteuid;
 
 use crate::{
-    cassandra, generators, kubernetes, peers, programs, python,
+    cassandra,
+    generators::{self, Generator},
+    kubernetes, peers, programs, python,
     run::{capture, find_program, run as run_command},
 };
 
@@ -316,8 +318,10 @@ pub fn run(args: &Args) -> Result<()> {
         peers::ensure()?;
     }
     if parts.contains(&Part::Generators) {
-        ensure(&[Part::Drivers])?;
-        generators::ensure()?;
+        for generator in [Generator::Latte, Generator::Ycsb] {
+            ensure(generator.needs())?;
+            generators::ensure(generator)?;
+        }
     }
     if parts.contains(&Part::Kubernetes) {
         kubernetes::ensure()?;

@@ -7,8 +7,8 @@ use crate::{
     metric::{Metric, Process},
     number::{self, NONE},
     schema::{Experiment, Run},
-    stats::Estimate,
-    view::AGAIN,
+    stats::{Estimate, RESOLVED},
+    view::{AGAIN, DIRECT},
 };
 
 mod verdict;
@@ -333,7 +333,8 @@ pub fn noise(page: &mut Page, run: &Run) {
         .numbers("seconds of a round", |e| seconds(e))
         .words("verdict", move |e| match again_differs(e) {
             None if of(e, OP_S).is_none() => Text::new().strong("not measured"),
-            None => Text::new().plain("no difference"),
+            None if is_floor_resolved(e) => Text::new().plain(number::NO_DIFFERENCE),
+            None => Text::new().plain(number::NOT_RESOLVED),
             Some(why) => Text::new().strong("thrown out").plain(format!(": {why}")),
         });
     let caption = Text::new().plain("Direct against itself: ").code(AGAIN);
@@ -342,7 +343,7 @@ pub fn noise(page: &mut Page, run: &Run) {
     );
     let compared = run.experiments.iter().filter(|e| compares_two(e));
     page.table(caption, &table, compared);
-    page.paragraph(
+    page.markdown(
         "Experiments with thousands of connections (`crowd`) have bars of the agent's memory and CPU alone, which are held against nothing.",
     );
 }
@@ -355,6 +356,19 @@ fn compares_two(experiment: &Experiment) -> bool {
 /// Whether the noise floor of an experiment is known, where its bars need one.
 pub fn has_floor(experiment: &Experiment) -> bool {
     !compares_two(experiment) || verdict::again(OP_S, experiment).is_some()
+}
+
+/// Whether the noise floor of an experiment is so narrow that it shows that two directs do not differ, where its bars need one.
+pub fn is_floor_resolved(experiment: &Experiment) -> bool {
+    let direct = experiment.series(DIRECT);
+    let p50 = direct.and_then(|series| series.median(Metric::P50));
+    let is_within = |measure, same: f64, most: f64| {
+        let value = verdict::again(measure, experiment);
+        value.is_some_and(|value| value.low >= same - most && value.high <= same + most)
+    };
+    !compares_two(experiment)
+        || is_within(OP_S, 1.0, RESOLVED)
+            && is_within(ADDED, 0.0, RESOLVED * p50.unwrap_or_default())
 }
 
 /// The seconds in which each path was loaded in a round.

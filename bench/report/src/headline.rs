@@ -32,7 +32,8 @@ pub fn page(run: Option<&Run>) -> String {
          (open loop). Each figure is an estimate of rounds, held against both directs of the same round; in brackets is its interval. Where \
          that includes direct, there is \u{201c}no difference\u{201d} if it ends within 10 % of it, and otherwise the figure is \
          \u{201c}not resolved\u{201d}. `direct-again` is a second direct: what it differs by is chance, and where it does differ, nothing in \
-         its column is resolved. `cargo xtask bench headline` repeats it.",
+         its column is resolved. p99.9 of a round is what its slowest thousandth hangs on: with one connection, a few requests. \
+         `cargo xtask bench headline` repeats it.",
     );
     let Some(run) = run else {
         page.paragraph("No run is committed.");
@@ -53,7 +54,7 @@ pub fn page(run: Option<&Run>) -> String {
         for connections in CONNECTIONS {
             latencies(&mut page, run, connections, is_apart);
         }
-        for share in SHARES {
+        for share in SHARES.map(Some).into_iter().chain([None]) {
             cpu(&mut page, run, share, is_apart);
         }
         maximum(&mut page, run, is_apart);
@@ -99,10 +100,10 @@ fn latencies(page: &mut Page, run: &Run, connections: usize, is_apart: bool) {
     add(page, &caption, &table, run, &experiments);
 }
 
-/// Adds everybody's CPU time for an operation, at a rate.
-fn cpu(page: &mut Page, run: &Run, share: u32, is_apart: bool) {
+/// Adds everybody's CPU time for an operation, at a rate, or as fast as they go.
+fn cpu(page: &mut Page, run: &Run, share: Option<u32>, is_apart: bool) {
     let mut table = by_name();
-    let of = |connections| run.experiment(&id(connections, Some(share), is_apart));
+    let of = |connections| run.experiment(&id(connections, share, is_apart));
     for connections in CONNECTIONS {
         for (who, process) in [
             ("proxy", Process::Proxy),
@@ -113,7 +114,11 @@ fn cpu(page: &mut Page, run: &Run, share: u32, is_apart: bool) {
             table = table.numbers(name, move |path| cell::cpu(of(connections), path, process));
         }
     }
-    let caption = format!("CPU time per operation in µs, at {share} % of direct's maximum");
+    let at = share.map_or_else(
+        || "each path's own maximum".to_owned(),
+        |share| format!("{share} % of direct's maximum"),
+    );
+    let caption = format!("CPU time per operation in µs, at {at}");
     add(page, &caption, &table, run, &CONNECTIONS.map(of));
 }
 

@@ -51,11 +51,11 @@ pub fn readme(run: Option<&Run>) -> String {
     page.table("", &table, ROWS);
     page.markdown(format_args!(
         "Latency: {few} connection, on a schedule of {share} % of direct's maximum ({rate} op/s), on cores that all share; of direct it is its own. CPU of the proxy: {many} connections, \
-         as fast as they go, with a core of its own. Throughput: likewise, on {cores} cores that client, proxy and database share. “{none}”: the \
+         as fast as they go, with a core of its own; at a rate that leaves room each request wakes it, and it takes more for one. Throughput: likewise, on {cores} cores that client, proxy and database share. “{none}”: the \
          interval of the rounds, each held against direct in the same round, includes direct and ends within 10 % of it; “{wide}”: it \
          includes direct and is wider. Estimates of {rounds} rounds on {cpu} \
-         (Linux {kernel}); the database is an embedded CQL node. [With intervals, at other rates, and with all cores \
-         shared](bench/results/headline.md).",
+         (Linux {kernel}); the database is an embedded CQL node. [With intervals, at other rates, and with a core for the proxy \
+         alone](bench/results/headline.md).",
         share = SHARES[0],
         rate = number::or_none(at_ease.and_then(|e| e.rate), number::grouped),
         cores = run.machine.cores,

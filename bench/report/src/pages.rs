@@ -266,6 +266,6 @@ pub fn bars(run: Option<&Run>) -> String {
     summary::warnings(&mut page, run);
     bars::table(&mut page, run);
     bars::noise(&mut page, run);
-    page.paragraph(summary::origin(run));
+    page.paragraph(summary::origin_of_bars(run));
     page.end()
 }

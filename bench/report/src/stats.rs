@@ -143,10 +143,10 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// The ratios path ÷ direct of pairs (path, direct). None where there is no pair of numbers.
+    /// The ratios path ÷ direct of pairs (path, direct). None where there is no pair whose ratio is a number.
     pub fn of_ratios(pairs: &[(f64, f64)], chance: f64) -> Option<Self> {
-        let ratios = pairs.iter().filter(|(_, direct)| *direct > 0.0);
-        let estimate = Estimate::of_ratios(ratios.map(|(path, direct)| path / direct), chance)?;
+        let ratios = pairs.iter().map(|(path, direct)| path / direct);
+        let estimate = Estimate::of_ratios(ratios, chance)?;
         Some(Self::new(estimate, 1.0, 1.0))
     }
 

@@ -8,7 +8,7 @@ use crate::{
     overview::{MANY, ONE},
     pace,
     schema::{Experiment, Path, Run, Series},
-    stats::{CHANCE, MIN_ROUNDS},
+    stats::{AGAIN_CHANCE, CHANCE, MIN_ROUNDS},
 };
 
 /// Experiments by which paths are compared.
@@ -85,7 +85,7 @@ pub fn blocks(page: &mut Page, run: &Run, scene: Scene) {
         let experiment = run.experiment(id);
         table = table.numbers(*name, move |path| brief_throughput(experiment, &path.name));
     }
-    let table = table.words("how bytes travel", |path| path.about.clone());
+    let table = table.words("how bytes travel", |path| Text::with_code(&path.about));
     let further = scene.further.iter().map(|(id, _)| *id);
     let shown = [scene.one, scene.many].into_iter().chain(further);
     let shown: Vec<&Experiment> = shown.filter_map(|id| run.experiment(id)).collect();
@@ -173,8 +173,38 @@ fn errors(experiment: &Experiment, series: &Series) -> Text {
         .plain(format!(", the first: {why}"))
 }
 
-/// Commit, date, machine, and how it was measured.
+/// Commit, date, machine, how it was measured, and what intervals say.
 pub fn origin(run: &Run) -> Text {
+    let of_many = |chance: f64| {
+        let many = 1.0 / chance;
+        format!(
+            "{} chances in {}",
+            number::grouped(many - 1.0),
+            number::grouped(many)
+        )
+    };
+    let intervals = format!(
+        " Where Wilcoxon's interval ({}; of the second direct {}) includes direct, there is “{}” if it \
+         ends within 10 % of it, and otherwise they are “{}”, as is what two directs differ in.",
+        of_many(CHANCE),
+        of_many(AGAIN_CHANCE),
+        number::NO_DIFFERENCE,
+        number::NOT_RESOLVED,
+    );
+    measured(run, &intervals)
+}
+
+/// The same for bars, whose page says what their intervals say.
+pub fn origin_of_bars(run: &Run) -> Text {
+    let intervals = format!(
+        " Of the second direct there is “{}” where both of its intervals end within 10 % of direct, and otherwise they are “{}”.",
+        number::NO_DIFFERENCE,
+        number::NOT_RESOLVED,
+    );
+    measured(run, &intervals)
+}
+
+fn measured(run: &Run, intervals: &str) -> Text {
     let (machine, settings, source) = (&run.machine, &run.settings, &run.source);
     let commit: String = source.commit.chars().take(12).collect();
     let dirty = if source.dirty {
@@ -191,8 +221,7 @@ pub fn origin(run: &Run) -> Text {
     Text::new().plain(format!(
         "Medians of {rounds} rounds of {seconds} s for each path, interleaved in turns of {turn} s \
          after {warm_up} s of warm-up; ratios and additions are Hodges' and Lehmann's estimates of rounds, each held against both \
-         directs of the same round. Where Wilcoxon's interval (15 chances in 16) includes direct, there is “no difference” if it \
-         ends within 10 % of it, and otherwise they are “not resolved”, as is what two directs differ in. {cores} cores of {cpu}, {memory:.1} GiB, Linux {kernel}. \
+         directs of the same round.{intervals} {cores} cores of {cpu}, {memory:.1} GiB, Linux {kernel}. \
          {versions}. Commit {commit}{dirty}, {day}. ",
         rounds = range(run, |series| series.rounds.len() as f64, f64::from(settings.rounds)),
         seconds = range(run, seconds, settings.seconds),

@@ -11,6 +11,7 @@ use anyhow::ensure;
 use report::{
     Run,
     bars::{self, ALL, Verdict},
+    schema::RunSettings,
     sequential,
 };
 
@@ -22,7 +23,7 @@ const OUT: &str = "bench/results/bars.json.gz";
 /// The seconds of a path in a round.
 const SECONDS: f64 = 0.5;
 
-/// The time after which no further round begins: what is undecided then stays so, and the command fails.
+/// The time after which no further round begins: the command fails, and goes on when it is repeated.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
 
 /// Options of `bars`.
@@ -120,10 +121,17 @@ fn kept(file: &Path, now: &Run, anew: bool) -> Option<Run> {
         "the interrupted run was of another commit"
     } else if now.source.dirty {
         "there are local changes"
-    } else if kept.settings != now.settings || kept.paths != now.paths {
-        "the interrupted run was asked for otherwise"
     } else {
-        return Some(kept);
+        // `--anew` is part of a command, and of nothing else.
+        let command = now.settings.command.clone();
+        let settings = RunSettings {
+            command,
+            ..kept.settings
+        };
+        if settings == now.settings && kept.paths == now.paths {
+            return Some(Run { settings, ..kept });
+        }
+        "the interrupted run was asked for otherwise"
     };
     eprintln!("begins anew: {why_not}");
     None

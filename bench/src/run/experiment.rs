@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use load::{
     latencies::Latencies,
     order::Seed,
@@ -53,11 +53,21 @@ pub struct How {
     pub warm_up_seconds: f64,
     /// The seed of the order and of the keys.
     pub seed: u64,
-    /// The moment after which no further round begins.
+    /// The moment after which no further round begins, and the run ends.
     pub until: Option<Instant>,
 }
 
 impl How {
+    /// Fails where there is no time left.
+    pub fn check_time(&self) -> anyhow::Result<()> {
+        let is_over = self.until.is_some_and(|until| Instant::now() >= until);
+        ensure!(
+            !is_over,
+            "out of time: the same command goes on behind the experiments that are measured"
+        );
+        Ok(())
+    }
+
     /// The way for this experiment.
     pub fn under(mut self, variant: &Variant) -> Self {
         if self.decides && variant.database == Database::Cassandra {
@@ -216,10 +226,7 @@ fn rounds(
     let credentials = databases.credentials.as_ref();
     for number in 0..=how.rounds {
         let began = Instant::now();
-        if how.until.is_some_and(|until| began >= until) {
-            eprintln!("  out of time: no further round");
-            break;
-        }
+        how.check_time()?;
         // Round 0 warms up, and does not count.
         let timing = Timing {
             seconds: if number == 0 {
@@ -274,7 +281,8 @@ fn rounds(
     Ok(())
 }
 
-/// Has the lanes rest whose bars are decided. Returns whether there is a bar that is not. A lane that rests does so for good:
+/// Has the lanes rest whose bars are decided. Returns whether there is a bar that is not, or a noise floor that is not known well
+/// enough. A lane that rests does so for good:
 /// its next round would be held against another one of direct's. A bar of such a lane was decided before.
 fn rest(lanes: &mut [Lane<'_>], so_far: &Experiment) -> bool {
     let has_lane = |path: &str| lanes.iter().any(|lane| lane.path == path && lane.works());
@@ -285,7 +293,7 @@ fn rest(lanes: &mut [Lane<'_>], so_far: &Experiment) -> bool {
     for lane in lanes {
         lane.rests |= ![DIRECT, AGAIN].contains(&lane.path) && !undecided.contains(lane.path);
     }
-    !undecided.is_empty()
+    !undecided.is_empty() || !bars::is_floor_resolved(so_far)
 }
 
 /// Returns the number of cores that clients may use; 1 where it cannot be found out, which refuses more.

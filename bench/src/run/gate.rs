@@ -145,7 +145,14 @@ impl Contest {
             _ => Better::Less,
         };
         loop {
-            ratios.extend(self.round(agents, &cgroups, &databases, &mut shuffle, seed)?);
+            let ratio = self.round(agents, &cgroups, &databases, &mut shuffle, seed)?;
+            eprintln!(
+                "  round {} of {}: {}",
+                ratios.len() + 1,
+                self.path.name,
+                number::or_none(ratio, number::ratio)
+            );
+            ratios.extend(ratio);
             let found = judge(&ratios, better).filter(|_| LOOKS.contains(&ratios.len()));
             let next = LOOKS.iter().find(|look| **look > ratios.len());
             let Some(next) = next else {

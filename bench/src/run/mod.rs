@@ -282,15 +282,15 @@ impl Measurement {
             };
             planned.estimate(how, compared)
         };
-        let estimates: Vec<Duration> = planned.iter().map(estimate).collect();
-        let mut progress = Progress::new(&estimates);
+        let is_left = |planned: &&Planned| results.experiment(&planned.variant.id).is_none();
+        let left: Vec<&Planned> = planned.iter().filter(is_left).collect();
+        let estimates: Vec<Duration> = left.iter().copied().map(estimate).collect();
+        let mut progress = Progress::new(&estimates, self.how.until);
         let mut is_cold = !self.is_quick;
-        for (planned, estimate) in planned.iter().zip(estimates) {
+        for (planned, estimate) in left.into_iter().zip(estimates) {
             interrupt::check()?;
+            self.how.check_time()?;
             let variant = &planned.variant;
-            if results.experiment(&variant.id).is_some() {
-                continue;
-            }
             // Of a run that goes on it may have failed before.
             results.failed.remove(&variant.id);
             progress.experiment(&variant.id, &planned.about(), estimate);
@@ -323,6 +323,7 @@ impl Measurement {
                     keep_begun(results, outcome.experiment);
                 }
                 interrupt::check()?;
+                how.check_time()?;
                 fail(results, &variant.id, &error);
                 continue;
             }

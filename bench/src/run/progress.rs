@@ -15,11 +15,13 @@ pub struct Progress {
     number: usize,
     /// The estimated time of the present experiment.
     present: Duration,
+    /// The moment at which the run ends, whatever is left.
+    until: Option<Instant>,
 }
 
 impl Progress {
-    /// A run of experiments that will take so long each.
-    pub fn new(estimates: &[Duration]) -> Self {
+    /// A run of experiments that will take so long each, and which ends at some moment.
+    pub fn new(estimates: &[Duration], until: Option<Instant>) -> Self {
         Self {
             began: Instant::now(),
             whole: estimates.iter().sum(),
@@ -27,6 +29,7 @@ impl Progress {
             experiments: estimates.len(),
             number: 0,
             present: Duration::ZERO,
+            until,
         }
     }
 
@@ -36,10 +39,10 @@ impl Progress {
         self.present = estimate;
         self.number += 1;
         eprintln!(
-            "[{}/{}] {id}: {about} ({} left)",
+            "[{}/{}] {id}: {about} ({})",
             self.number,
             self.experiments,
-            shown(self.left())
+            self.left(0.0)
         );
     }
 
@@ -69,20 +72,27 @@ impl Progress {
         });
         let each: Vec<String> = each.collect();
         eprintln!(
-            "  round {number}/{of}, {:.1} s: {}",
+            "  round {number}/{of}, {:.1} s ({}): {}",
             took.as_secs_f64(),
+            self.left(f64::from(number) / f64::from(of.max(1))),
             each.join(", ")
         );
     }
 
-    /// Returns the time that is left, corrected by how the estimates have held so far.
-    fn left(&self) -> Duration {
-        let rest = self.whole.saturating_sub(self.done);
-        if self.done.is_zero() {
-            return rest;
+    /// The time that is left, corrected by how the estimates have held so far, when this share of the present experiment is over.
+    fn left(&self, share: f64) -> String {
+        let done = self.done + self.present.mul_f64(share);
+        let mut left = self.whole.saturating_sub(done);
+        if !self.done.is_zero() {
+            left = left.mul_f64(self.began.elapsed().as_secs_f64() / done.as_secs_f64());
         }
-        let pace = self.began.elapsed().as_secs_f64() / self.done.as_secs_f64();
-        rest.mul_f64(pace)
+        match self.until {
+            None => format!("{} left", shown(left)),
+            Some(until) => {
+                let most = until.saturating_duration_since(Instant::now());
+                format!("at most {} left", shown(left.min(most)))
+            }
+        }
     }
 }
 
@@ -107,11 +117,15 @@ mod tests {
     #[test]
     fn what_is_done_is_not_left() {
         let each = [Duration::from_secs(100); 3];
-        let mut progress = Progress::new(&each);
-        assert_eq!(progress.left(), Duration::from_secs(300));
+        let mut progress = Progress::new(&each, None);
+        assert_eq!(progress.left(0.0), "5 min left");
         progress.experiment("a", "", each[0]);
+        assert_eq!(progress.left(0.5), "5 min left", "of 250 s");
         progress.experiment("b", "", each[1]);
         // A hundred seconds' worth took none: the rest will not take long either.
-        assert!(progress.left() < Duration::from_secs(1));
+        assert_eq!(progress.left(0.0), "0 s left");
+        let mut progress = Progress::new(&each, Some(Instant::now() + Duration::from_secs(90)));
+        progress.experiment("a", "", each[0]);
+        assert!(["at most 90 s left", "at most 89 s left"].contains(&&*progress.left(0.0)));
     }
 }
