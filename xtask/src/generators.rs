@@ -28,7 +28,7 @@ pub enum Generator {
 }
 
 impl Generator {
-    /// Its name for `underpass-bench other`, and that of its folder.
+    /// Returns the name for `underpass-bench other`, and of the folder.
     pub fn name(self) -> &'static str {
         match self {
             Self::Latte => "latte",
@@ -36,7 +36,7 @@ impl Generator {
         }
     }
 
-    /// What has to be installed to make and to run it.
+    /// Returns the parts of `setup` without which it can be neither made nor run.
     pub fn needs(self) -> &'static [Part] {
         match self {
             Self::Latte => &[Part::Generators],

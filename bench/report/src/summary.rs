@@ -194,7 +194,7 @@ pub fn origin(run: &Run) -> Text {
     measured(run, &intervals)
 }
 
-/// The same for bars, whose page says what their intervals say.
+/// Commit, date, machine and how it was measured, for the page of the bars, which says itself what their intervals say.
 pub fn origin_of_bars(run: &Run) -> Text {
     let intervals = format!(
         " Of the second direct there is “{}” where both of its intervals end within 10 % of direct, and otherwise they are “{}”.",
