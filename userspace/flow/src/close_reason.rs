@@ -43,13 +43,15 @@ pub enum CloseReason {
     MadeRoom,
     /// The agent ends, and the flow with it.
     AgentEnded,
+    /// The agent panicked while it carried or read the flow, which nobody can go on with.
+    Panicked,
     /// The decoder has lost the framing of the flow's bytes, for this reason.
     Decoder(cql::CloseReason),
 }
 
 impl CloseReason {
     /// The reasons that are not the decoder's.
-    pub const OWN: [Self; 20] = [
+    pub const OWN: [Self; 21] = [
         Self::BothEnded,
         Self::ClientReset,
         Self::DatabaseReset,
@@ -70,6 +72,7 @@ impl CloseReason {
         Self::HandshakeTimeout,
         Self::MadeRoom,
         Self::AgentEnded,
+        Self::Panicked,
     ];
 
     /// Returns every reason, the decoder's included.
@@ -97,6 +100,8 @@ impl CloseReason {
             | Self::HandshakeTimeout
             | Self::MadeRoom
             | Self::AnotherUser
+            // By bytes at which the agent fails.
+            | Self::Panicked
             | Self::Decoder(_) => true,
             Self::BothEnded
             | Self::ClientReset
@@ -135,6 +140,7 @@ impl CloseReason {
             Self::HandshakeTimeout => "handshake_timeout",
             Self::MadeRoom => "made_room",
             Self::AgentEnded => "agent_ended",
+            Self::Panicked => "panicked",
             Self::Decoder(reason) => reason.as_str(),
         }
     }
@@ -147,7 +153,7 @@ mod tests {
     use super::*;
 
     /// Labels that dashboards and log searches know. A new reason adds one; none changes.
-    const LABELS: [&str; 26] = [
+    const LABELS: [&str; 27] = [
         "both_ended",
         "client_reset",
         "database_reset",
@@ -168,6 +174,7 @@ mod tests {
         "handshake_timeout",
         "made_room",
         "agent_ended",
+        "panicked",
         "length",
         "direction",
         "version_changed",
@@ -211,9 +218,10 @@ mod tests {
             CloseReason::HandshakeTimeout => 17,
             CloseReason::MadeRoom => 18,
             CloseReason::AgentEnded => 19,
-            CloseReason::Decoder(_) => 20,
+            CloseReason::Panicked => 20,
+            CloseReason::Decoder(_) => 21,
         };
         let positions: Vec<usize> = CloseReason::OWN.iter().map(position).collect();
-        assert_eq!(positions, (0..20).collect::<Vec<_>>());
+        assert_eq!(positions, (0..21).collect::<Vec<_>>());
     }
 }

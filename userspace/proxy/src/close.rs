@@ -122,7 +122,8 @@ pub(super) async fn sides(
         | R::BackendDown
         | R::SharedLost
         | R::HandshakeTimeout
-        | R::MadeRoom => {
+        | R::MadeRoom
+        | R::Panicked => {
             reset(&database);
             reset(&client);
         }

@@ -384,6 +384,7 @@ impl Decoder {
     /// Reads and edits a chunk. Requests are read before they are edited, responses after that, so
     /// that reporters see what the client sends and gets.
     pub(super) fn decode(&mut self, direction: Direction, bytes: &[u8]) -> Verdict {
+        test_hooks::get().may_panic(bytes);
         let mut editing = match std::mem::take(&mut self.edits) {
             Edits::Editing(editing) => editing,
             Edits::Nothing => return self.read(direction, bytes),

@@ -57,8 +57,8 @@ pub struct TestHooks {
     pub strict_calls: bool,
     /// `dies_at`: step of a take-over at which this agent kills itself, as a crash would.
     pub dies_at: Option<String>,
-    /// `tap_panics_at`: text in a packet at which the reader of a tapped flow panics.
-    pub tap_panics_at: Option<String>,
+    /// `panics_at`: text at which the reader of a flow panics.
+    pub panics_at: Option<String>,
     /// `tap_looks_panic`: so many times the reader of tapped flows panics when it has read all and looks after them.
     pub tap_looks_panic: u32,
     /// `resolv_conf`: file that stands for `/etc/resolv.conf`.
@@ -93,7 +93,7 @@ static NONE: TestHooks = TestHooks {
     any_journal: false,
     strict_calls: false,
     dies_at: None,
-    tap_panics_at: None,
+    panics_at: None,
     tap_looks_panic: 0,
     resolv_conf: None,
 };
@@ -125,6 +125,20 @@ pub fn get() -> &'static TestHooks {
 }
 
 impl TestHooks {
+    /// Panics if a test has asked for it with text in these bytes.
+    ///
+    /// # Panics
+    /// The text of `panics_at` is in them.
+    pub fn may_panic(&self, bytes: &[u8]) {
+        if let Some(text) = &self.panics_at {
+            let mut there = bytes.windows(text.len().max(1));
+            assert!(
+                !there.any(|at| at == text.as_bytes()),
+                "a test has asked for it"
+            );
+        }
+    }
+
     /// Reads `key=value` pairs.
     ///
     /// # Errors
@@ -155,7 +169,7 @@ impl TestHooks {
             }
             "any_journal" => self.any_journal = value.parse().ok()?,
             "dies_at" => self.dies_at = Some(value.to_owned()),
-            "tap_panics_at" => self.tap_panics_at = Some(value.to_owned()),
+            "panics_at" => self.panics_at = Some(value.to_owned()),
             "tap_looks_panic" => self.tap_looks_panic = value.parse().ok()?,
             "resolv_conf" => self.resolv_conf = Some(value.into()),
             "strict_calls" => self.strict_calls = value.parse().ok()?,
@@ -187,7 +201,7 @@ mod tests {
         let text = "entries=1,connects=2,ring_bytes=3,upper_layer_port=4,host_pages=0,\
                     without=splice_sender+shortcut,version=other,recall_ms=10,keeper_log=/tmp/log,\
                     keeper_late_ms=20,shortcut_stays_ms=30,any_journal=true,strict_calls=true,\
-                    dies_at=taken,tap_panics_at=TRUNCATE,tap_looks_panic=3,resolv_conf=/tmp/resolv";
+                    dies_at=taken,panics_at=TRUNCATE,tap_looks_panic=3,resolv_conf=/tmp/resolv";
         let hooks = TestHooks::parse(text);
         assert_eq!(
             hooks,
@@ -206,7 +220,7 @@ mod tests {
                 any_journal: true,
                 strict_calls: true,
                 dies_at: Some("taken".into()),
-                tap_panics_at: Some("TRUNCATE".into()),
+                panics_at: Some("TRUNCATE".into()),
                 tap_looks_panic: 3,
                 resolv_conf: Some("/tmp/resolv".into()),
             })

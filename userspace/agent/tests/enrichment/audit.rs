@@ -355,6 +355,53 @@ fn what_is_refused_is_shown_with_its_reason() {
     });
 }
 
+/// Bytes at which the agent fails end the flow that has them, as it is counted and told, and no other.
+#[test]
+fn a_panic_ends_one_flow_whose_requests_are_shown() {
+    let (folder, file) = folder();
+    let hook = format!("{}=panics_at=WORD", test_hooks::VARIABLE);
+    let script = folder.path().join("underpass");
+    sandbox::program::switched(&script, BINARY, &hook).unwrap();
+    let sandbox = Sandbox::new().unwrap();
+    let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+    let listener = listener.unwrap().unwrap();
+    let to = listener.local_addr().unwrap();
+    let rule =
+        policy(&file, ", not_kinds = [\"startup\"]", "").replace("PORT", &to.port().to_string());
+    let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
+    let agent = Agent::start(&script, netns, cgroup, "", &rule).unwrap();
+    let connect = || {
+        let client = sandbox.client(|| TcpStream::connect(to)).unwrap().unwrap();
+        let mut c = Conversation {
+            client,
+            server: accept(&listener).0,
+            in_segments: false,
+        };
+        c.client_sends(&startup(4, &[("CQL_VERSION", "3.0.0")]));
+        c.server_sends(&ready(4));
+        c
+    };
+    let (mut bad, mut other) = (connect(), connect());
+    bad.client_sends(&query(4, 3, "TRUNCATE shop.orders"));
+    bad.client
+        .write_all(&query(4, 4, "SELECT v FROM shop.orders WHERE w = 'WORD'"))
+        .unwrap();
+    let lines = wait_for(&file, 1);
+    assert_eq!(lines[0]["kind"], "truncate");
+    assert_eq!(lines[0]["outcome"], "unanswered");
+    let ended = |peer: &mut TcpStream| peer.read(&mut [0; 64]).map_or(true, |read| read == 0);
+    assert!(ended(&mut bad.client) && ended(&mut bad.server));
+    let closed = "underpass_flows_closed_total{reason=\"panicked\"}";
+    eventually("it is counted", || agent.metric(closed).unwrap() == 1.0);
+    other.client_sends(&query(4, 1, SELECT));
+    other.server_sends(&void(4, 1));
+    assert_eq!(wait_for(&file, 2)[1]["outcome"], "ok");
+    other.ends();
+    eventually("all flows end", || {
+        agent.metric("underpass_flows").unwrap() == 0.0
+    });
+}
+
 #[test]
 fn what_was_never_answered_is_shown() {
     let (_folder, file) = folder();

@@ -1,6 +1,11 @@
 //! The life of a flow that is carried: the relay and the kernel move its bytes in turns, until it ends or another agent goes on with it.
 
-use std::{future::poll_fn, task::Poll};
+use std::{
+    future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    task::Poll,
+};
 
 use flow::{CloseReason, Path};
 use tokio::{io::Interest, net::TcpStream};
@@ -58,9 +63,17 @@ pub(in super::super) async fn carry(
     let counters = splice::Counters::Shared(shared.clone());
     let mut ride = KernelCarry::new(source, entered.application.clone(), flow, counters);
     let (near, far) = flow.near().sides(client, database);
-    let end = to_the_end(&mut relay, &mut ride, &near, far).await;
+    let end = unless_it_panics(to_the_end(&mut relay, &mut ride, &near, far)).await;
     ride.count(&relay);
-    relay.finish();
+    // What has been asked is told as not answered, if that can still be said.
+    let finished = catch_unwind(AssertUnwindSafe(|| relay.finish()));
+    let end = match (end, finished) {
+        (Some(end), Ok(())) => end,
+        _ => FlowEnd::Closed {
+            reason: CloseReason::Panicked,
+            far: None,
+        },
+    };
     // Its sides may take a while to close.
     flow.commands.close();
     let FlowEnd::Closed { reason, far } = end else {
@@ -75,6 +88,16 @@ pub(in super::super) async fn carry(
     }
     close::flow(&entered.flow, &entered.shared.metrics, reason);
     close::sides(flow.near(), reason, near, far).await;
+}
+
+/// Carries a flow. None: it has panicked, which ends no other flow, and this one is closed as any other is.
+async fn unless_it_panics(carries: impl Future<Output = FlowEnd>) -> Option<FlowEnd> {
+    let mut carries = pin!(carries);
+    poll_fn(|cx| {
+        let polled = catch_unwind(AssertUnwindSafe(|| carries.as_mut().poll(cx)));
+        polled.map_or(Poll::Ready(None), |polled| polled.map(Some))
+    })
+    .await
 }
 
 /// Relays, and lets the kernel carry, in turns, between the sockets that lead to the near

@@ -48,8 +48,8 @@ impl FlowMetrics {
             closed: counters(
                 registry,
                 "underpass_flows_closed_total",
-                "Flows that ended, by reason; those that are not both_ended, denied, marked, tls_required, \
-                 client_* or database_* are framing that was lost.",
+                "Flows that ended, by reason; panicked is the agent's own failure, and length, direction, version_changed and \
+                 segment_* are framing that was lost.",
                 "reason",
                 close_reasons,
             )?,

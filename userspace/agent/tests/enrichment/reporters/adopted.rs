@@ -233,7 +233,7 @@ fn a_reader_that_panics_between_flows_reads_on() {
 fn a_reader_that_panics_costs_one_flow() {
     let folder = tempfile::tempdir().unwrap();
     let host = Mortal::new();
-    let agent = host.agent_as(&hooked(folder.path(), "tap_panics_at=WORD"));
+    let agent = host.agent_as(&hooked(folder.path(), "panics_at=WORD"));
     let (mut c, mut other) = (host.connect(), host.connect());
     asks(&mut other, 4, 1);
     eventually("it is read", || are_paired(&agent, 1));
