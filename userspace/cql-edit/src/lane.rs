@@ -88,7 +88,14 @@ impl Lane {
             let Some(segments) = &mut self.segments else {
                 return Ok(());
             };
-            let segment = segments.next(out).map_err(|_| Unreadable::Framing)?;
+            let is_first = segments.is_first();
+            let segment =
+                segments
+                    .next(out)
+                    .map_err(|_| match is_first && frames.terms().may_be_beta {
+                        true => Unreadable::Version,
+                        false => Unreadable::Framing,
+                    })?;
             let Some(segment) = segment else {
                 return Ok(());
             };

@@ -62,6 +62,8 @@ pub(crate) struct Segments {
     held: Vec<u8>,
     /// For what the next one becomes.
     expanded: Vec<u8>,
+    /// One has come whose checksums are right.
+    begun: bool,
 }
 
 impl Segments {
@@ -70,7 +72,13 @@ impl Segments {
             compression,
             held: Vec::new(),
             expanded: Vec::new(),
+            begun: false,
         }
+    }
+
+    /// None has come yet whose checksums are right.
+    pub(crate) fn is_first(&self) -> bool {
+        !self.begun
     }
 
     /// No byte of the next one was seen.
@@ -126,6 +134,7 @@ impl Segments {
                 Some((length, expanded))
             }
         };
+        self.begun = true;
         Ok(Segment {
             carried: *header_bytes..header_bytes + header.length,
             expanded,

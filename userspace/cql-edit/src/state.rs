@@ -91,6 +91,7 @@ impl SessionFacts {
                 startup: None,
                 accepted: false,
                 segmented: false,
+                may_be_beta: false,
                 extensions: Extensions::default(),
             },
             offered: None,

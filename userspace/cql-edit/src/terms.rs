@@ -22,6 +22,8 @@ pub(crate) struct Terms {
     pub(crate) accepted: bool,
     /// Both directions travel in segments, from their next frame on.
     pub(crate) segmented: bool,
+    /// The client takes a beta version, which v5 was before Cassandra 4: without segments.
+    pub(crate) may_be_beta: bool,
     /// The extensions that STARTUP has asked for.
     pub(crate) extensions: Extensions,
 }
@@ -35,6 +37,7 @@ impl Terms {
     /// A STARTUP is on its way.
     pub(crate) fn starts(&mut self, header: &Header, body: &[u8], offered: Option<&Offered>) {
         self.startup = Some(header.stream);
+        self.may_be_beta = header.version == 5 && header.flags.any(Flags::BETA);
         let mut options = Cursor::new(body);
         if header.flags.any(Flags::CUSTOM_PAYLOAD) && options.skip_bytes_map().is_none() {
             options = Cursor::new(&[]);

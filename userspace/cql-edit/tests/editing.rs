@@ -197,6 +197,52 @@ fn segments_may_end_within_any_frame() {
     }
 }
 
+/// v5 was a beta version before Cassandra 4, and had no segments: it passes as it is. Later servers ignore the flag.
+#[test]
+fn v5_with_the_beta_flag_is_edited_where_it_has_segments() {
+    let kind = kind(5, Compression::None);
+    let [(_, mut starts), (_, ready)] = kind.handshake();
+    starts[1] = 0x10;
+    let mut refused = frame(5, 0, 2, QUERY, &ask(5, "SELECT * FROM ks.forbidden"));
+    refused[1] = 0x10;
+    for strict in [false, true] {
+        for piece in [1, 5, 1000] {
+            let started = || {
+                let step: Arc<dyn Transform> = Arc::new(Refuses(b"ks.forbidden", strict));
+                let editor = Editor::new(vec![step].into(), Caller::default());
+                let mut flow = Edits {
+                    kind,
+                    editor,
+                    noted: Noted::default(),
+                };
+                assert_eq!(flow.requests(&starts), starts);
+                assert_eq!(flow.responses(&ready), ready);
+                flow
+            };
+            let mut flow = started();
+            let segment = segment(true, &refused);
+            let passed = segment.chunks(piece).flat_map(|bytes| flow.requests(bytes));
+            assert_eq!(passed.count(), 0);
+            assert_eq!(flow.noted.refused, 1);
+
+            let mut flow = started();
+            let (mut passed, mut unreadable) = (Vec::new(), None);
+            for bytes in refused.chunks(piece) {
+                let edited = flow.editor.requests(0, bytes, &mut flow.noted);
+                unreadable = unreadable.or(edited.unreadable);
+                passed.extend(edited.instead.unwrap_or_else(|| bytes.to_vec()));
+                if flow.editor.is_denied() {
+                    break;
+                }
+            }
+            assert_eq!(unreadable, Some(Unreadable::Version), "{piece}");
+            assert_eq!(flow.editor.is_denied(), strict);
+            let expected = if strict { &[][..] } else { &refused };
+            assert_eq!(passed, expected, "{piece}");
+        }
+    }
+}
+
 #[test]
 fn what_is_no_cql_is_told() {
     let cases: [(&[u8], Unreadable); 4] = [

@@ -29,8 +29,8 @@ pub enum Verdict {
 pub enum Undecodable {
     /// The first byte is that of a TLS handshake record (RFC 8446 §5.1).
     Tls,
-    /// A protocol version other than v3, v4 and v5, or v5 with the beta flag, which a server before
-    /// 4.0 speaks without segments.
+    /// A protocol version other than v3, v4 and v5, or v5 without segments, as a server before 4.0 speaks it with a client
+    /// that takes beta versions.
     Version,
     /// The first frame of a direction is none.
     NotCql,

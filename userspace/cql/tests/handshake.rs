@@ -243,6 +243,29 @@ fn a_use_is_answered_by_what_sets_a_keyspace() {
     }
 }
 
+/// v5 was a beta version before Cassandra 4, and had no segments. Later servers ignore the flag.
+#[test]
+fn v5_with_the_beta_flag_is_known_where_it_has_segments() {
+    for piece in [1, 7, 1000] {
+        for in_segments in [true, false] {
+            let mut peers = Peers::new(5, piece);
+            let mut starts = startup(5, &[("DRIVER_NAME", "d")]);
+            starts[1] = 0x10;
+            peers.client_bytes(&starts);
+            peers.server(0, READY, b"");
+            peers.in_segments = in_segments;
+            peers.query(1, "USE ks");
+            peers.server(1, RESULT, &set_keyspace("ks"));
+            let over = (!in_segments).then_some(Unknowable::Version);
+            assert_eq!(peers.handshake.over(), over, "{piece}");
+            assert_eq!(
+                peers.session().keyspace == Fact::Is("ks".into()),
+                in_segments
+            );
+        }
+    }
+}
+
 #[test]
 fn what_is_no_cql_ends_it_at_once() {
     for (bytes, why) in [
@@ -253,7 +276,6 @@ fn what_is_no_cql_ends_it_at_once() {
         (b"\x41", Unknowable::Version),
         (b"\x04\0\0\0\x08\0\0\0\0", Unknowable::NotCql),
         (b"\x04\0\0\0\x01\xFF\xFF\xFF\xFF", Unknowable::NotCql),
-        (b"\x05\x10\0\0\x01\0\0\0\0", Unknowable::Version),
     ] {
         let mut peers = Peers::new(4, 1);
         peers.client_bytes(bytes);

@@ -306,6 +306,52 @@ fn every_id_is_answered_as_what_was_asked_there() {
     }
 }
 
+/// v5 was a beta version before Cassandra 4, and had no segments. Later servers ignore the flag.
+#[test]
+fn v5_with_the_beta_flag_is_read_where_it_has_segments() {
+    let ask = |flags, text: &str| {
+        let mut asks = frame(5, 0, 1, QUERY, &query(5, text, None));
+        asks[1] = flags;
+        asks
+    };
+    let started = |flags| {
+        let mut flow = Flow::new(5);
+        let mut starts = startup(5, &[]);
+        starts[1] = flags;
+        assert_eq!(on_request(&mut flow, &starts), Verdict::Continue);
+        let ready = frame(0x85, 0, 0, READY, &[]);
+        assert_eq!(on_response(&mut flow, &ready), Verdict::Continue);
+        flow
+    };
+    let bare = ask(0x10, "SELECT v FROM ks.t");
+    for piece in [1, 3, bare.len()] {
+        let mut flow = started(0x10);
+        let seen = bare.chunks(piece).map(|bytes| on_request(&mut flow, bytes));
+        let verdicts: Vec<Verdict> = seen.collect();
+        let told = verdicts.iter().find(|seen| **seen != Verdict::Continue);
+        assert_eq!(
+            told,
+            Some(&Verdict::Undecodable(Undecodable::Version)),
+            "{piece}"
+        );
+    }
+    let mut flow = started(0x10);
+    assert_eq!(
+        on_request(&mut flow, &segment(true, &bare)),
+        Verdict::Continue
+    );
+    let void = frame(0x85, 0, 1, RESULT, &1_i32.to_be_bytes());
+    assert_eq!(
+        on_response(&mut flow, &segment(true, &void)),
+        Verdict::Continue
+    );
+    assert_eq!(flow.recorder.statements()[1..], ["select ks t"]);
+    // Once there was one, there are segments; and without the flag there are.
+    let broken = close(0, CloseReason::SegmentCrc);
+    assert_eq!(on_request(&mut flow, &bare), broken);
+    assert_eq!(on_request(&mut started(0), &bare), broken);
+}
+
 #[test]
 fn undecodable_at_first_sight() {
     for (bytes, expected) in [
@@ -315,7 +361,6 @@ fn undecodable_at_first_sight() {
         (&[6], Undecodable::Version),
         (&[0x41], Undecodable::Version),
         (&[0x42], Undecodable::Version),
-        (&[5, 0x10, 0, 0, STARTUP, 0, 0, 0, 0], Undecodable::Version),
         (b"GET / HTTP/1.1\r\n", Undecodable::NotCql),
         (&[0x84, 0, 0, 0, 2, 0, 0, 0, 0], Undecodable::NotCql),
         // SOCKS4, to 10.0.0.1:80: the version and the opcode fit, the length does not.

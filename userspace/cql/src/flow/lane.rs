@@ -295,15 +295,18 @@ impl Lane {
                 keep,
                 stop: Stop::Close(reason),
             };
-            let Some(segment) = segments.step(bytes, at).map_err(|broken| {
-                close(match broken {
-                    Broken::Crc => CloseReason::SegmentCrc,
-                    Broken::Compression => CloseReason::SegmentCompression,
-                })
+            let Some(segment) = segments.step(bytes, at).map_err(|broken| match broken {
+                Broken::Crc if flow.may_be_beta => StopAt {
+                    keep,
+                    stop: Stop::Undecodable(Undecodable::Version),
+                },
+                Broken::Crc => close(CloseReason::SegmentCrc),
+                Broken::Compression => close(CloseReason::SegmentCompression),
             })?
             else {
                 return Ok(());
             };
+            flow.may_be_beta = false;
             if segment.self_contained && !scanner.is_idle() {
                 return Err(close(CloseReason::SegmentLength));
             }

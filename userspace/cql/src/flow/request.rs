@@ -81,8 +81,8 @@ impl Meaning for Requests {
         if in_first_frame && !plausible {
             return Err(Stop::Undecodable(Undecodable::NotCql));
         }
-        if !flow.accepted && header.version == 5 && header.flags.any(Flags::BETA) {
-            return Err(Stop::Undecodable(Undecodable::Version));
+        if !flow.accepted {
+            flow.may_be_beta = header.version == 5 && header.flags.any(Flags::BETA);
         }
         flow.version = Some(header.version);
         if header.opcode.is_none() {

@@ -21,6 +21,8 @@ pub(crate) struct Flow {
     pub(crate) accepted: bool,
     /// Both directions travel in segments, from their next frame on.
     pub(crate) segmented: bool,
+    /// The client takes a beta version, which v5 was before Cassandra 4: without segments. Until the first of these has come.
+    pub(crate) may_be_beta: bool,
     /// The compression that STARTUP asks for; [`Fact::Absent`] if it is not known or could not be read,
     /// and [`Fact::Open`] if the STARTUP was not seen.
     pub(crate) compression: Fact<Compression>,
@@ -62,6 +64,7 @@ impl Flow {
             version: None,
             accepted: false,
             segmented: false,
+            may_be_beta: false,
             compression: Fact::Is(Compression::None),
             plain: Vec::new(),
             extensions: Extensions::default(),

@@ -79,6 +79,8 @@ pub struct Handshake {
     version: u8,
     /// Frames travel in segments from the next one on.
     segments: bool,
+    /// The client takes a beta version, which v5 was before Cassandra 4: without segments. Until the first of these has come.
+    may_be_beta: bool,
     requests: Lane,
     responses: Lane,
     told: Option<Told>,
@@ -152,6 +154,7 @@ impl Handshake {
             login: None,
             version: 0,
             segments: false,
+            may_be_beta: false,
             requests: Lane::default(),
             responses: Lane::default(),
             told: None,
@@ -313,8 +316,12 @@ impl Handshake {
         let segment = match read {
             Ok(Some(segment)) => segment,
             Ok(None) => return Step::More,
+            Err(_) if self.may_be_beta => {
+                return self.end(way, None, Unknowable::Version, held.len());
+            }
             Err(_) => return self.end(way, None, Unknowable::Framing, held.len()),
         };
+        self.may_be_beta = false;
         let lane = self.lane(way);
         let continued = lane.left.min(segment.payload.len());
         lane.left -= continued;
@@ -513,8 +520,8 @@ impl Handshake {
                 if accepted && other_version {
                     return Err(Unknowable::Framing);
                 }
-                if !accepted && header.version == 5 && header.flags.any(Flags::BETA) {
-                    return Err(Unknowable::Version);
+                if !accepted {
+                    self.may_be_beta = header.version == 5 && header.flags.any(Flags::BETA);
                 }
                 self.version = header.version;
             }

@@ -60,7 +60,8 @@ impl Flags {
     pub const CUSTOM_PAYLOAD: Self = Self(0x04);
     /// A list of warnings stands in front of the body; only in responses.
     pub const WARNING: Self = Self(0x08);
-    pub(crate) const BETA: Self = Self(0x10);
+    /// Requests: the client takes a beta version. Of a version that is none it says nothing.
+    pub const BETA: Self = Self(0x10);
     /// The flags that no version defines.
     pub(crate) const RESERVED: Self = Self(0xE0);
     /// The flags that put something in front of the body proper.

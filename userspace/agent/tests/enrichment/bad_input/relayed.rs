@@ -18,12 +18,40 @@ fn an_unknown_version_is_relayed() {
         for version in [1, 2, 6, 0x41] {
             relayed(host, &frame(version, 0, 0x05, &[]));
         }
-        let mut beta = startup(5, OPTIONS);
-        beta[1] = 0x10; // the flag USE_BETA
-        relayed(host, &beta);
         host.counts(&[
-            ("undecodable_flows", "version", 5),
-            ("flows_closed", "both_ended", 5),
+            ("undecodable_flows", "version", 4),
+            ("flows_closed", "both_ended", 4),
+        ]);
+    });
+}
+
+/// v5 was a beta version before Cassandra 4, and had no segments. Later servers ignore the flag.
+#[test]
+fn v5_with_the_beta_flag_is_read_where_it_has_segments() {
+    let with_flag = |mut frame: Vec<u8>| {
+        frame[1] = 0x10; // USE_BETA
+        frame
+    };
+    on_a_host(|host| {
+        for in_segments in [false, true] {
+            let mut pair = host.pair();
+            pair.client_sends(&with_flag(startup(5, OPTIONS)));
+            pair.server_sends(&ready(5));
+            let asks = with_flag(query(5, 1, "SELECT v FROM shop.beta"));
+            let answers = void(5, 1);
+            let sent = [&asks, &answers].map(|frame| match in_segments {
+                true => segment(frame),
+                false => frame.clone(),
+            });
+            pair.client_sends(&sent[0]);
+            pair.server_sends(&sent[1]);
+            let path = if in_segments { "enrich" } else { "relay" };
+            assert_eq!(flow(host, &pair)["path"], path);
+            pair.ends();
+        }
+        host.counts(&[
+            ("undecodable_flows", "version", 1),
+            ("flows_closed", "both_ended", 2),
         ]);
     });
 }
