@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::note::Note;
+use cql::Database;
 
 /// A flow's client, as far as it is known.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +14,11 @@ pub struct Caller {
     pub client: String,
     /// The address that the client has dialled.
     pub dialled: Option<SocketAddr>,
+    /// The database that answers, as flows tell it from others.
+    pub database: Database,
+    /// A step of its pipeline changes the texts of statements, so that no id that the database gives follows from what other
+    /// steps see.
+    pub texts_change: bool,
     /// The carrier's own note of the flow, for steps of the carrier's, which know its type.
     pub flow: Option<Note>,
     /// The keyspace that the flow is in, by the last USE that succeeded: as the client is told.

@@ -5,7 +5,7 @@ pub(crate) mod rest;
 
 use std::sync::Arc;
 
-use cql::PreparedStatements;
+use cql::PreparedAt;
 
 use crate::caller::Caller;
 use crate::edited::{Edited, Unreadable};
@@ -34,11 +34,19 @@ pub struct Editor {
     over: Option<Unreadable>,
 }
 
+/// The caller of a flow that goes through this pipeline.
+fn caller_under(pipeline: &Pipeline, caller: Caller) -> Caller {
+    Caller {
+        texts_change: pipeline.iter().any(|step| step.changes_texts()),
+        ..caller
+    }
+}
+
 impl Editor {
     /// An editor for a flow that begins. Only its own limits bound the bytes that it holds back.
     pub fn new(pipeline: Pipeline, caller: Caller) -> Self {
         Self {
-            state: EditState::new(pipeline, caller),
+            state: EditState::new(pipeline.clone(), caller_under(&pipeline, caller)),
             requests: Lane::new(),
             responses: Lane::new(),
             request_state: RequestState::default(),
@@ -61,7 +69,7 @@ impl Editor {
     }
 
     /// Has `prepared` be told of the statements that a step has [looked up](Transform::looks_up), too.
-    pub fn telling(mut self, prepared: Arc<PreparedStatements>) -> Self {
+    pub fn telling(mut self, prepared: PreparedAt) -> Self {
         self.state.lookups.prepared = Some(prepared);
         self
     }
@@ -74,6 +82,7 @@ impl Editor {
 
     /// Gives a flow without a pipeline this one, from the next request on.
     pub fn becomes(&mut self, pipeline: Pipeline, caller: Caller) {
+        let caller = caller_under(&pipeline, caller);
         self.state.pipeline = pipeline;
         self.state.kept = None;
         let wants_opening = self.state.pipeline.iter().any(|step| step.wants_opening());

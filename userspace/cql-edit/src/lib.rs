@@ -80,6 +80,7 @@ pub use bindings::{Bindings, Spec};
 pub use bound::{Bound, Change, Value};
 pub use caller::Caller;
 pub use copied::{Copied, NotCopied};
+pub use cql::prepared_in;
 pub use cql::wire::compress::{MAX_SEEN_BYTES, shrink};
 pub use edited::{Edited, Unreadable};
 pub use editor::{
@@ -88,7 +89,7 @@ pub use editor::{
 };
 pub use incoming::{Came, Incoming, NotOne, error_of, in_segments_of, sets_keyspace};
 pub use log::{Log, LookedUp, Unseen, Waited};
-pub use lookups::{MAX_LOOKUPS, prepared_in, question_text};
+pub use lookups::{MAX_LOOKUPS, question_text};
 pub use merging::NotMerged;
 pub use named::Names;
 pub use note::Note;

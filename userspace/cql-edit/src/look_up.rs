@@ -38,8 +38,9 @@ impl EditState {
                 continue;
             }
             let prepared = self.lookups.prepared.as_ref();
+            let caller = &self.session.caller;
             let is_known = prepared.is_none_or(|prepared| prepared.knows(id))
-                && !self.pipeline.iter().any(|step| step.lacks(id));
+                && !self.pipeline.iter().any(|step| step.lacks(id, caller));
             if is_known {
                 self.lookups.remember_known(id);
             } else if self.lookups.may_ask(id, now_ns) {
@@ -82,7 +83,7 @@ impl EditState {
         let what = match Answer::of(&response, &id) {
             Answer::Is { keyspace, text } => {
                 for step in self.pipeline.iter() {
-                    step.learns(&id, keyspace, text);
+                    step.learns(&id, keyspace, text, &self.session.caller);
                 }
                 if let Some(prepared) = &self.lookups.prepared {
                     prepared.learn(&id, keyspace, text);

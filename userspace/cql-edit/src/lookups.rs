@@ -9,16 +9,13 @@
 //! the text alone).
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
-
-use md5::{Digest, Md5};
 
 use crate::page::Page;
 use crate::response::Response;
 use cql::MAX_PREPARED_ID_BYTES;
-use cql::PreparedStatements;
+use cql::PreparedAt;
 use cql::wire::HEADER_BYTES;
-use cql::{Opcode, StreamId};
+use cql::{Opcode, StreamId, prepared_in};
 
 /// Questions of a flow that are out at a time. Drivers have some dozens of statements, and each is asked for once.
 pub const MAX_LOOKUPS: usize = 8;
@@ -51,7 +48,7 @@ pub(crate) const FIRST_STREAM: i16 = i16::MIN;
 #[derive(Debug, Default)]
 pub(crate) struct Lookups {
     /// The store that is told of texts beside the steps.
-    pub(crate) prepared: Option<Arc<PreparedStatements>>,
+    pub(crate) prepared: Option<PreparedAt>,
     pub(crate) out: HashMap<StreamId, Box<[u8]>>,
     /// Ids that were asked for, and when; the oldest in front.
     asked: VecDeque<(Box<[u8]>, u64)>,
@@ -187,25 +184,5 @@ impl<'b> Answer<'b> {
             Some(keyspace) => Self::Is { keyspace, text },
             None => Self::Another,
         }
-    }
-}
-
-/// Returns the keyspace in which a text was prepared, if the id depends on it, as the database tells. None: the text does
-/// not make the id, and is not believed.
-pub fn prepared_in<'k>(
-    id: &[u8],
-    keyspace: Option<&'k str>,
-    text: &[u8],
-) -> Option<Option<&'k str>> {
-    let makes = |pieces: &[&[u8]]| {
-        let mut digest = Md5::new();
-        pieces.iter().for_each(|piece| digest.update(piece));
-        digest.finalize()[..] == *id
-    };
-    match keyspace {
-        Some(name) if makes(&[name.as_bytes(), text]) => Some(Some(name).filter(|n| !n.is_empty())),
-        // It does not depend on a keyspace, so none is believed.
-        _ if makes(&[text]) => Some(None),
-        _ => None,
     }
 }

@@ -124,15 +124,21 @@ pub trait Transform: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Whether it wants to know which statement this id stands for, and does not.
-    fn lacks(&self, id: &[u8]) -> bool {
-        let _ = id;
+    /// Whether it may change the texts of statements.
+    fn changes_texts(&self) -> bool {
         false
     }
 
-    /// An id stands for this text, prepared in this keyspace: as if it had seen its PREPARE.
-    fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
-        let _ = (id, keyspace, text);
+    /// Whether it wants to know which statement this id stands for at the caller's database, and does not.
+    fn lacks(&self, id: &[u8], caller: &Caller) -> bool {
+        let _ = (id, caller);
+        false
+    }
+
+    /// An id stands for this text, prepared in this keyspace, which [make it](crate::prepared_in): as if it had seen its
+    /// PREPARE. `caller`: whose database has told the text.
+    fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8], caller: &Caller) {
+        let _ = (id, keyspace, text, caller);
     }
 
     /// Whether a client may be told of an event.

@@ -1,6 +1,7 @@
 //! Requests that `guard` refuses, and requests that it lets pass.
 
 use cassandra_protocol::compression::Compression;
+use md5::{Digest, Md5};
 
 use crate::support::edit::*;
 use crate::support::values::*;
@@ -411,5 +412,34 @@ fn while_another_user_logs_in_nobody_is_exempt() {
         passes(&mut flow, 3, QUERY, &write).unwrap_err();
         flow.responses(&kind.sent(0x80, 2, AUTH_SUCCESS, &(-1_i32).to_be_bytes()));
         passes(&mut flow, 3, QUERY, &write).unwrap_err();
+    }
+}
+
+/// Nodes of a cluster, and an address at which anybody may listen, are under one rule.
+#[test]
+fn no_other_database_says_that_nothing_is_objected_to() {
+    const UNPREPARED: i32 = 0x2500;
+    let execute = |version: u8, id: &[u8]| {
+        let metadata_id = if version == 5 {
+            short_bytes(b"m")
+        } else {
+            vec![]
+        };
+        let flags = if version == 5 { 4 } else { 1 };
+        [short_bytes(id), metadata_id, vec![0, 1], vec![0; flags]].concat()
+    };
+    for kind in KINDS {
+        let guard = step("transform = \"guard\"\nnot_tables = [\"shop.cards\"]");
+        let [mut real, mut node, mut hostile] = ["192.0.2.1", "192.0.2.2", "127.0.0.2"]
+            .map(|ip| Edits::at(kind, vec![guard.clone()], &format!("{ip}:9042")));
+        let id = Md5::digest("SELECT number FROM shop.cards");
+        prepares(&mut hostile, "SELECT v FROM x.y", &id);
+        let asked = execute(kind.version, &id);
+        let (code, _) = passes(&mut real, 2, EXECUTE, &asked).unwrap_err();
+        assert_eq!(code, UNPREPARED, "{kind:?}");
+        // What one node has prepared is executed at another.
+        let id = Md5::digest("SELECT v FROM shop.t");
+        prepares(&mut real, "SELECT v FROM shop.t", &id);
+        passes(&mut node, 2, EXECUTE, &execute(kind.version, &id)).unwrap();
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::support::edit::*;
 use crate::support::values::{execute_with, parameters};
 use crate::support::*;
-use cql::PreparedStatements;
+use cql::{Database, PreparedAt, PreparedStatements};
 use cql_edit::{Caller, Editor, LookedUp, MAX_LOOKUPS, Transform};
 use md5::{Digest, Md5};
 use proptest::prelude::*;
@@ -23,7 +23,8 @@ fn id(text: &str) -> Vec<u8> {
 
 struct Flow {
     edits: Edits,
-    prepared: Arc<PreparedStatements>,
+    store: Arc<PreparedStatements>,
+    prepared: PreparedAt,
     now_ns: u64,
 }
 
@@ -41,7 +42,8 @@ impl Flow {
 
     fn begun(kind: Kind, steps: &[&str]) -> Self {
         let pipeline: Vec<Arc<dyn Transform>> = steps.iter().map(|s| step(s)).collect();
-        let prepared = Arc::new(PreparedStatements::default());
+        let store = Arc::<PreparedStatements>::default();
+        let prepared = store.at(Database::default());
         let editor = Editor::new(pipeline.into(), Caller::default());
         let edits = Edits {
             kind,
@@ -50,6 +52,7 @@ impl Flow {
         };
         Self {
             edits,
+            store,
             prepared,
             now_ns: 0,
         }
@@ -226,7 +229,7 @@ fn what_is_not_there_is_asked_for_again_later() {
     flow.asks(&id("three"), 0);
     flow.now_ns = 2 * MINUTE_NS;
     flow.asks(&id("three"), 1);
-    assert_eq!(flow.prepared.len(), 0);
+    assert_eq!(flow.store.len(), 0);
 }
 
 #[test]
@@ -256,7 +259,7 @@ fn what_does_not_make_the_id_is_not_believed() {
         flow.edits.editor.answers().unwrap();
         flow.now_ns += MINUTE_NS;
     }
-    assert_eq!(flow.prepared.len(), 0);
+    assert_eq!(flow.store.len(), 0);
     // A keyspace that the id does not depend on is none.
     flow.executes(7, &id("SELECT v FROM orders WHERE id = ?"));
     flow.edits.editor.answers().unwrap();
@@ -273,7 +276,7 @@ fn an_answer_that_would_become_too_long_is_not_read() {
         let mut flow = Flow::new(kind, &[LOOKUP]);
         flow.asks(&id(&text), 1);
         flow.told(FIRST, RESULT, &rows(&[(None, &text)]), LookedUp::Failed);
-        assert_eq!(flow.prepared.len(), 0);
+        assert_eq!(flow.store.len(), 0);
     }
 }
 

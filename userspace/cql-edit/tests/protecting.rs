@@ -7,6 +7,7 @@ mod statements;
 mod written;
 
 use cql_edit::protect::Fate;
+use md5::{Digest, Md5};
 
 use crate::support::edit::*;
 use database::*;
@@ -49,6 +50,58 @@ fn what_is_prepared_is_stored_encrypted_and_read_plain() {
         let expected = rows_body(&CUSTOMERS, &[&[values[0], Some(SECRET.as_bytes()), None]]);
         assert_eq!(read, expected, "{kind:?}");
         assert_eq!(vault.counted(Fate::Encrypted), 1);
+    }
+}
+
+/// Two nodes of a cluster, and an address at which anybody may listen, are under one rule.
+const DATABASES: [&str; 3] = ["192.0.2.1:9042", "192.0.2.2:9042", "127.0.0.2:9042"];
+
+#[test]
+fn no_other_database_says_that_nothing_is_to_be_encrypted() {
+    const UNPREPARED: i32 = 0x2500;
+    for kind in KINDS {
+        let vault = TestVault::new();
+        let [mut real, mut node, mut hostile] = protected_at(kind, &vault, DATABASES);
+        let text = "INSERT INTO customers (id, iban) VALUES (?, ?)";
+        let id = Md5::digest(format!("shop{text}"));
+        let values = [Some(&b"\0\0\0\x07"[..]), Some(SECRET.as_bytes())];
+        let mut invents = || {
+            hostile
+                .prepares(&id, "SELECT v FROM x.y", &[], &[])
+                .unwrap()
+        };
+        invents();
+        for flow in [&mut real, &mut node] {
+            let (code, _) = flow.executes(&id, &values, false).unwrap_err();
+            assert_eq!(code, UNPREPARED, "{kind:?}");
+        }
+        real.uses("shop");
+        real.prepares(&id, text, &CUSTOMERS[..2], &[]).unwrap();
+        invents();
+        // Nodes of a cluster share what the text proves.
+        for flow in [&mut real, &mut node, &mut hostile] {
+            let sent = flow.executes(&id, &values, false).unwrap();
+            assert!(!sent.has(SECRET.as_bytes()), "{kind:?}");
+        }
+    }
+}
+
+/// Where values are of which the markers have names, only the database says.
+#[test]
+fn no_other_database_says_where_the_values_are() {
+    for kind in KINDS {
+        let vault = TestVault::new();
+        let [mut real, _, mut hostile] = protected_at(kind, &vault, DATABASES);
+        let text = "INSERT INTO shop.customers (id, iban) VALUES (:i, :v)";
+        let id = Md5::digest(text);
+        let [i, v] = [("i", 0x09), ("v", 0x0D)];
+        hostile.prepares(&id, text, &[v, i], &[]).unwrap();
+        let values = [Some(&b"\0\0\0\x07"[..]), Some(SECRET.as_bytes())];
+        assert!(real.executes(&id, &values, false).is_err());
+        real.prepares(&id, text, &[i, v], &[]).unwrap();
+        hostile.prepares(&id, text, &[v, i], &[]).unwrap();
+        let sent = real.executes(&id, &values, false).unwrap();
+        assert!(!sent.has(SECRET.as_bytes()), "{kind:?}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::support::edit::*;
 use crate::support::*;
-use cql::{Anomaly, Completed, FlowDecoder, PreparedStatements, Sink, Unread};
+use cql::{Anomaly, Completed, FlowDecoder, PreparedAt, Sink, Unread};
 use cql_edit::{Caller, Editor, NotAtRest, SessionAtRest, Spent, Transform};
 
 const AUTH_RESPONSE: u8 = 0x0F;
@@ -19,7 +19,7 @@ impl Sink for Nobody {
 
 /// Where another decoder goes on with a flow that has begun.
 fn unread(kind: Kind) -> Unread {
-    let mut decoder = FlowDecoder::new(Arc::new(PreparedStatements::default()));
+    let mut decoder = FlowDecoder::new(PreparedAt::default());
     let [(_, startup), (_, ready)] = kind.handshake();
     decoder.requests(0, &startup, &mut Nobody);
     decoder.responses(0, &ready, &mut Nobody);

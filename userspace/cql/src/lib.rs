@@ -16,7 +16,8 @@
 //! 2. [`wire`]: `segment` and `scanner` cut bytes into checked segments and into frames, at any split; `header`,
 //!    `cursor`, `prelude`, `compress`: what is in them. Public, because `cql-edit` builds on it.
 //! 3. `flow/request`, `flow/response`: what a frame means to the flow: versions, statements, pairing.
-//!    `flow/pending`, `flow/prepared`: what is remembered, with a bound each.
+//!    `flow/pending`, `flow/prepared`: what is remembered, with a bound each. `proof`, `told`: what is believed of a
+//!    prepared statement's id, and for whose flows.
 //! 4. [`text`]: which statement a text is, and of which table; `text/analysis`: what else it asks for
 //!    ([`Analysis`]), made when somebody wants it, and never by a decoder.
 //! 5. `flow/details` (`flow/parameters`, `flow/answered`), `flow/fingerprints`, `trace`: what else a request and its response carry, for a sink that
@@ -47,8 +48,10 @@ mod labels;
 #[cfg(feature = "parts")]
 #[doc(hidden)]
 pub mod parts;
+mod proof;
 mod session;
 pub mod text;
+mod told;
 mod trace;
 mod verdict;
 pub mod wire;
@@ -63,8 +66,7 @@ pub use flow::event::{Anomaly, Completed, ErrorCode, Frame, MAX_FRAME_BODY_BYTES
 pub use flow::parameters::{Consistency, Parameters};
 pub use flow::pending::MAX_IN_FLIGHT;
 pub use flow::prepared::{
-    MAX_PREPARED_ID_BYTES, MAX_PREPARED_STATEMENTS, MAX_PREPARED_TEXTS_BYTES, PreparedStatements,
-    PreparedText,
+    MAX_PREPARED_STATEMENTS, MAX_PREPARED_TEXTS_BYTES, PreparedAt, PreparedStatements, PreparedText,
 };
 pub use flow::values::{BoundValue, MAX_KEPT_VALUE_BYTES, MAX_KEPT_VALUES};
 pub use flow::{
@@ -72,6 +74,7 @@ pub use flow::{
     MAX_READ_ROWS_BYTES,
 };
 pub use handshake::{Handshake, Refusal, Step, refuse_first};
+pub use proof::{MAX_PROVEN_TEXT_BYTES, Proof, prepared_in};
 pub use session::{
     MAX_FACT_BYTES, Session, Unknowable, is_system_keyspace, plain_user, startup_driver,
 };
@@ -80,6 +83,7 @@ pub use text::analysis::{
     MAX_FINGERPRINT_BYTES, MAX_RESTRICTIONS, Number, Object, Restriction, RowWrite, Shape,
 };
 pub use text::statement::{Statement, StatementKind};
+pub use told::{Database, Holds, Kept, MAX_PREPARED_ID_BYTES, Told};
 pub use trace::context::{NoTraceContext, TraceContext};
 pub use trace::state::{MAX_TRACE_STATE_BYTES, NoTraceState, trace_state};
 pub use verdict::{CloseReason, Undecodable, Verdict};

@@ -67,7 +67,7 @@ mod tests {
     /// Allocations of a thousand rounds after the first few.
     fn allocations<const DETAILS: bool>(kind: Kind, pieces: usize) -> usize {
         let version = kind.version;
-        let mut decoder = FlowDecoder::new(Arc::default());
+        let mut decoder = FlowDecoder::new(Default::default());
         let mut counter = Counter::<DETAILS>::default();
         let wrap = |frame: Vec<u8>| kind.wrap(&[frame]);
         let request = |stream, opcode, body: &[u8]| wrap(frame(version, 0, stream, opcode, body));
@@ -165,7 +165,7 @@ mod tests {
         ] {
             let version = kind.version;
             let before = LIVE_BYTES.get();
-            let mut decoder = FlowDecoder::new(Arc::clone(&store));
+            let mut decoder = FlowDecoder::new(store.at(cql::Database::default()));
             let part = |frame: &[u8]| match version {
                 5 => kind.part(frame),
                 _ => kind.wrap(&[frame.to_vec()]),

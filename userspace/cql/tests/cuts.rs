@@ -7,7 +7,6 @@ use cassandra_protocol::compression::Compression;
 use cql::{Anomaly, Completed, Details, FlowDecoder, Sink, Verdict};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use std::sync::Arc;
 
 /// A flow of some kind, and what is said on it.
 fn conversations() -> impl Strategy<Value = (Kind, Vec<Run>)> {
@@ -26,7 +25,7 @@ fn sent(kind: Kind, runs: &[Run]) -> Vec<(bool, Vec<u8>)> {
 
 /// Feeds each run cut at `cuts`; gives what was told, and asserts that the flow goes on.
 fn feed<S: Sink>(runs: &[(bool, Vec<u8>)], cuts: &[Index], recorder: &mut S) {
-    let mut decoder = FlowDecoder::new(Arc::default());
+    let mut decoder = FlowDecoder::new(Default::default());
     for (is_request, bytes) in runs {
         let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
         places.extend([0, bytes.len()]);
@@ -224,7 +223,7 @@ proptest! {
         byte: u8,
     ) {
         let mut recorder = Recorder::default();
-        let mut decoder = FlowDecoder::new(Arc::default());
+        let mut decoder = FlowDecoder::new(Default::default());
         let runs = sent(kind, &runs);
         let run_at = place.index(runs.len());
         for (at, (is_request, mut bytes)) in runs.into_iter().enumerate() {

@@ -1,9 +1,7 @@
 //! Texts, fingerprints and the client's identity, for a sink that asks for details.
 
 use crate::support::*;
-use cql::{
-    Anomaly, Asked, Completed, Details, FlowDecoder, Introduction, PreparedStatements, Says, Sink,
-};
+use cql::{Anomaly, Asked, Completed, Details, FlowDecoder, Introduction, PreparedAt, Says, Sink};
 use std::sync::Arc;
 
 const AUTH_RESPONSE: u8 = 0x0F;
@@ -34,7 +32,7 @@ struct Flow<const DETAILS: bool> {
 }
 
 impl<const DETAILS: bool> Flow<DETAILS> {
-    fn started(version: u8, prepared: &Arc<PreparedStatements>) -> Self {
+    fn started(version: u8, prepared: &PreparedAt) -> Self {
         let mut flow = Self {
             decoder: FlowDecoder::new(prepared.clone()),
             sink: Last::default(),
@@ -68,7 +66,7 @@ impl<const DETAILS: bool> Flow<DETAILS> {
 #[test]
 fn texts_are_told_without_their_values() {
     for version in [3, 4, 5] {
-        let mut flow = Flow::<true>::started(version, &Arc::default());
+        let mut flow = Flow::<true>::started(version, &PreparedAt::default());
         let text = "SELECT a FROM ks.t WHERE k = 'secret'";
         let select = flow.asks(QUERY, &query(version, text, None));
         assert_eq!(select.as_deref(), Some("SELECT a FROM ks.t WHERE k = ?"));
@@ -109,25 +107,25 @@ fn what_is_executed_goes_by_the_text_that_was_prepared() {
 #[test]
 fn texts_that_were_prepared_are_kept_whoever_asks_for_details() {
     for version in [3, 4, 5] {
-        let shared = Arc::<PreparedStatements>::default();
+        let shared = PreparedAt::default();
         assert_eq!(shared.text(ID), None);
         let mut flow = Flow::<false>::started(version, &shared);
         flow.asks(PREPARE, &prepare(version, UPDATE, None));
         assert_eq!(shared.text(ID).as_deref(), Some(UPDATE));
         // One that failed leaves nothing that a later one on its stream could take for its own.
-        let other = Arc::<PreparedStatements>::default();
+        let other = PreparedAt::default();
         let mut flow = Flow::<true>::started(version, &other);
         flow.says(PREPARE, &prepare(version, UPDATE, None), ERROR, 0);
         let long = format!("SELECT {} FROM t", "x".repeat(cql::MAX_TEXT_BYTES));
         flow.asks(PREPARE, &prepare(version, &long, None));
-        assert_eq!((other.len(), other.text(ID)), (1, None));
+        assert_eq!((other.knows(ID), other.text(ID)), (true, None));
     }
 }
 
 #[test]
 fn a_batch_shows_each_of_its_statements_once_in_a_row() {
     for version in [3, 4, 5] {
-        let mut flow = Flow::<true>::started(version, &Arc::default());
+        let mut flow = Flow::<true>::started(version, &PreparedAt::default());
         flow.asks(PREPARE, &prepare(version, UPDATE, None));
         let delete = "DELETE FROM t WHERE k = 'secret'";
         let mut children: Vec<Child> = (0..100).map(|_| Child::Id(ID)).collect();
@@ -144,7 +142,7 @@ fn a_batch_shows_each_of_its_statements_once_in_a_row() {
 
 #[test]
 fn what_a_client_says_of_itself_is_told() {
-    let mut flow = Flow::<true>::started(4, &Arc::default());
+    let mut flow = Flow::<true>::started(4, &PreparedAt::default());
     let options = startup(4, &[("APPLICATION_NAME", "shop"), ("DRIVER_NAME", "d")]);
     let mut says = |opcode, body: &[u8], answer| {
         let asked = flow.says(opcode, body, answer, 0);

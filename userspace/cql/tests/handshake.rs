@@ -13,7 +13,6 @@ use cassandra_protocol::frame::{Envelope, Version};
 use cql::{Compression, Fact, Handshake, ProtocolVersion, Refusal, Session, Unknowable};
 use peers::{NO_STREAM, Peers};
 use proptest::prelude::*;
-use std::sync::Arc;
 
 const AUTH_CHALLENGE: u8 = 0x0E;
 const AUTH_RESPONSE: u8 = 0x0F;
@@ -193,9 +192,9 @@ fn the_first_request_for_data_tells_the_keyspace() {
 
 #[test]
 fn what_another_flow_prepared_is_known() {
-    let store = Arc::default();
+    let prepared = cql::PreparedAt::default();
     let mut preparing = Flow {
-        decoder: cql::FlowDecoder::new(Arc::clone(&store)),
+        decoder: cql::FlowDecoder::new(prepared.clone()),
         ..Flow::new(4)
     };
     preparing.requests(&startup(4, &[]));
@@ -204,7 +203,7 @@ fn what_another_flow_prepared_is_known() {
     preparing.prepare(b"own", "SELECT a FROM system.local");
     preparing.prepare(b"use", "USE shop");
     let mut peers = Peers::new(4, 9);
-    peers.handshake = Handshake::new(store);
+    peers.handshake = Handshake::new(prepared);
     peers.client_bytes(&startup(4, &[]));
     peers.server(NO_STREAM, READY, b"");
     peers.client(1, EXECUTE, &execute(b"own"));

@@ -10,7 +10,6 @@ use cql::{
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
-use std::sync::Arc;
 
 /// Exchanges, one after the other.
 #[derive(Debug)]
@@ -144,7 +143,7 @@ proptest! {
         let mut unread = before.decoder.unread().unwrap();
         walk(&mut unread, &conversation.pieces(stop, start, &cuts));
         let mut after = Flow::new(conversation.version);
-        after.decoder = FlowDecoder::join(Arc::default(), unread);
+        after.decoder = FlowDecoder::join(Default::default(), unread);
         // Stopped again before a byte came, it is where it was.
         prop_assert_eq!(after.decoder.unread(), Ok(unread));
         feed(&mut after, &conversation.pieces(start, len, &cuts));
@@ -181,7 +180,7 @@ proptest! {
         let mut whole = Flow::started(version).decoder.unread().unwrap();
         whole.requests.walk(&bytes);
         prop_assert_eq!(whole, unread);
-        let mut decoder = FlowDecoder::join(Arc::default(), unread);
+        let mut decoder = FlowDecoder::join(Default::default(), unread);
         let mut recorder = Recorder::default();
         for chunk in &chunks {
             let verdict = decoder.requests(0, chunk, &mut recorder);
@@ -205,7 +204,7 @@ fn two_long_frames_in_a_row_are_told_apart() {
     unread.requests.walk(seen);
     assert!(unread.requests.frame_left > 0 && unread.requests.left > 0);
     let mut flow = Flow::new(5);
-    flow.decoder = FlowDecoder::join(Arc::default(), unread);
+    flow.decoder = FlowDecoder::join(Default::default(), unread);
     flow.requests(rest);
     flow.requests(&second);
     flow.response(1, RESULT, &1_i32.to_be_bytes());
@@ -265,7 +264,7 @@ fn a_wrong_position_is_given_up_without_harm() {
         let mut unread = Flow::started(version).decoder.unread().unwrap();
         // As if somebody had missed a byte.
         unread.requests.left = 1;
-        let mut decoder = FlowDecoder::join(Arc::default(), unread);
+        let mut decoder = FlowDecoder::join(Default::default(), unread);
         let mut recorder = Recorder::default();
         let request = frame(
             version,
@@ -325,7 +324,7 @@ fn compressed_bodies_are_read_where_it_was_seen_how() {
             (carried, "query - -", anomaly),
         ] {
             let mut flow = Flow::new(4);
-            flow.decoder = FlowDecoder::join(Arc::default(), unread);
+            flow.decoder = FlowDecoder::join(Default::default(), unread);
             let text = query(4, "SELECT a FROM k.t", None);
             flow.requests(&kind.sent(0, 1, QUERY, &text));
             assert_eq!(flow.recorder.anomalies(), anomalies);
@@ -343,7 +342,7 @@ fn responses_to_what_was_asked_before_are_no_anomaly() {
     flow.request(7, QUERY, &query(4, "SELECT a FROM ks.before", None));
     let unread = flow.decoder.unread().unwrap();
     let mut flow = Flow::new(4);
-    flow.decoder = FlowDecoder::join(Arc::default(), unread);
+    flow.decoder = FlowDecoder::join(Default::default(), unread);
     flow.request(8, QUERY, &query(4, "SELECT a FROM ks.after", None));
     flow.response(7, RESULT, &[0, 0, 0, 1]);
     flow.response(8, RESULT, &[0, 0, 0, 1]);
@@ -406,7 +405,7 @@ fn a_flow_in_segments_that_was_joined_can_be_left_again() {
         ..FramePosition::UNKNOWN
     };
     let unread = Unread::at(places(5), places(0x85)).unwrap();
-    let decoder = FlowDecoder::join(Arc::default(), unread);
+    let decoder = FlowDecoder::join(Default::default(), unread);
     let left = decoder.unread().unwrap();
     assert_eq!((left.requests, left.responses), (places(5), places(0x85)));
 }
@@ -421,7 +420,7 @@ fn what_belongs_to_a_handshake_is_told_apart_in_a_flow_that_was_joined() {
         let flow = Flow::started(version);
         let unread = flow.decoder.unread().unwrap();
         let mut flow = Flow::new(version);
-        flow.decoder = FlowDecoder::join(Arc::default(), unread);
+        flow.decoder = FlowDecoder::join(Default::default(), unread);
         flow.use_keyspace("shop");
         let lz4 = startup(version, &[("COMPRESSION", "lz4")]);
         let all = [
@@ -485,7 +484,7 @@ fn who_goes_on_with_a_flow_at_rest_doubts_its_position_no_more() {
             let mut before = Flow::started(version);
             let unread = before.decoder.at_rest().unwrap().unwrap();
             let mut after = Flow::new(version);
-            after.decoder = FlowDecoder::go_on(Arc::default(), unread);
+            after.decoder = FlowDecoder::go_on(Default::default(), unread);
             before.ask(QUERY, &text);
             let bytes = wrap(version, bytes);
             let [before, after] = [before, after].map(|mut flow| {

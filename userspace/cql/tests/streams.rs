@@ -79,7 +79,7 @@ fn answers(stream: i16, number: usize) -> Vec<u8> {
 proptest! {
     #[test]
     fn whatever_is_reused_a_response_is_paired_with_its_own_request_or_with_none(turns in turns()) {
-        let mut decoder = FlowDecoder::new(std::sync::Arc::default());
+        let mut decoder = FlowDecoder::new(Default::default());
         let mut quiet = Recorder::default();
         decoder.requests(0, &startup(4, &[]), &mut quiet);
         decoder.responses(0, &frame(0x84, 0, 0, READY, &[]), &mut quiet);

@@ -264,8 +264,8 @@ fn truncated_frame() {
 #[test]
 fn prepared_evicted() {
     let mut flow = Flow::started(4);
-    let store = cql::PreparedStatements::with_capacity(1);
-    flow.decoder = cql::FlowDecoder::new(std::sync::Arc::new(store));
+    let store = std::sync::Arc::new(cql::PreparedStatements::with_capacity(1));
+    flow.decoder = cql::FlowDecoder::new(store.at(cql::Database::default()));
     flow.prepare(b"1", "SELECT a FROM t");
     assert_eq!(flow.recorder.anomalies(), []);
     flow.prepare(b"2", "SELECT a FROM u");

@@ -190,7 +190,7 @@ fn feed<S: Sink>(
     piece: usize,
     sink: &mut S,
 ) -> Verdict {
-    let mut decoder = FlowDecoder::new(Arc::default());
+    let mut decoder = FlowDecoder::new(Default::default());
     if let Some(startup) = opening {
         decoder.requests(0, startup, sink);
         decoder.responses(0, &cql_frame(version | 0x80, 0, 0, READY, &[]), sink);

@@ -6,7 +6,6 @@
 use super::memory::most_held;
 use super::script::{READY, Script, frame, segment, startup};
 use cql::{Handshake, Session, Step, Unknowable};
-use std::sync::Arc;
 
 /// The most bytes that a handshake may hold, as for a decoder.
 const MAX_HELD_BYTES: usize = 1 << 20;
@@ -65,7 +64,7 @@ pub fn handshake(data: &[u8]) {
 }
 
 fn converse(opening: &[(bool, Vec<u8>)], runs: &[(bool, Vec<u8>)], piece: usize) -> Outcome {
-    let mut handshake = Handshake::new(Arc::default());
+    let mut handshake = Handshake::new(Default::default());
     let (mut requests, mut responses) = (Lane::default(), Lane::default());
     for (is_request, bytes) in opening.iter().chain(runs) {
         for piece in bytes.chunks(piece) {

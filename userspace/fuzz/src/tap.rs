@@ -70,9 +70,9 @@ pub fn tap(data: &[u8]) {
     });
 
     let mut read = Told::default();
-    let mut decoder = FlowDecoder::new(Arc::default());
+    let mut decoder = FlowDecoder::new(Default::default());
     let mut tapped_told = Told::default();
-    let mut tapped = TappedFlow::new(Arc::default());
+    let mut tapped = TappedFlow::new(Default::default());
     tapped.begin(Direction::Requests, BEGIN[0]);
     tapped.begin(Direction::Responses, BEGIN[1]);
     let mut meter = Meter::begin(TAPS[usize::from(first % 4)], BEGIN);

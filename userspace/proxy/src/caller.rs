@@ -20,6 +20,8 @@ pub(super) fn caller(flow: &Arc<Flow>) -> Caller {
         rule: flow.rule().as_str().to_owned(),
         client: flow.client.socket_addr().ip().to_string(),
         dialled: Some(flow.orig_dst.socket_addr()),
+        database: steps::database(flow),
+        texts_change: false,
         flow: Some(flow.clone()),
         keyspace: None,
         keyspace_unclear: false,

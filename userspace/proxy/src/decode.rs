@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::{FlowDecoder, FramePosition, NoPosition, PreparedStatements, Undecodable, Unread};
+use cql::{FlowDecoder, FramePosition, NoPosition, PreparedAt, Undecodable, Unread};
 use flow::{CloseReason, Flow, Path};
 use policy::Action;
 
@@ -123,7 +123,7 @@ impl Decoder {
         let gate = |question| Box::new(Gate::new(question, shared, flow));
         let mut decoder = Self {
             reading: Reading::Decodes {
-                decoder: FlowDecoder::new(shared.services.prepared.clone()),
+                decoder: FlowDecoder::new(shared.services.prepared.at(steps::database(flow))),
                 stops: false,
             },
             gate: question.map(gate),
@@ -156,8 +156,13 @@ impl Decoder {
     }
 
     /// Decodes the flow from here on.
-    fn decode_by(&mut self, decoder: impl FnOnce(Arc<PreparedStatements>) -> FlowDecoder) {
-        let prepared = self.recorder.shared.services.prepared.clone();
+    fn decode_by(&mut self, decoder: impl FnOnce(PreparedAt) -> FlowDecoder) {
+        let prepared = self
+            .recorder
+            .shared
+            .services
+            .prepared
+            .at(steps::database(&self.flow));
         self.reading = Reading::Decodes {
             decoder: decoder(prepared),
             stops: false,

@@ -67,7 +67,7 @@ impl Editing {
             return None;
         }
         let editor = Editor::new(Pipeline::default(), Caller::default());
-        let mut editor = editor.telling(shared.services.prepared.clone());
+        let mut editor = editor.telling(shared.services.prepared.at(steps::database(flow)));
         if pipelines.want_openings() {
             editor = editor.remembering();
         }

@@ -1,6 +1,9 @@
 //! Counts of rules' steps, and statements that are known by their ids: an agent that takes over goes on with both.
 
-use cql_edit::{Spent, Transform, prepared_in};
+use std::net::SocketAddr;
+
+use cql::Database;
+use cql_edit::{Caller, Pipeline, Spent, Transform, prepared_in};
 use policy::RuleName;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +19,10 @@ pub enum Inherited {
     Statement {
         /// The id, in hexadecimal.
         id: String,
-        /// The keyspace of its table.
+        /// The database that alone calls it so: its address, and the cookie of the network namespace where that is dialled.
+        #[serde(default)]
+        database: Option<(SocketAddr, u64)>,
+        /// The keyspace in which it was prepared.
         keyspace: Option<Box<str>>,
         /// The text.
         text: Box<str>,
@@ -44,6 +50,7 @@ pub enum Inherited {
 pub fn bequeath(shared: &ProxyContext) -> [Vec<Vec<Inherited>>; 2] {
     let texts = shared.services.prepared.texts().into_iter();
     let statements = texts.map(|kept| Inherited::Statement {
+        database: kept.at.and_then(|database| database.parts()),
         id: kept.id.iter().map(|byte| format!("{byte:02x}")).collect(),
         keyspace: kept.keyspace,
         text: (*kept.text).into(),
@@ -118,18 +125,35 @@ pub fn inherit(shared: &ProxyContext, inherited: Vec<Inherited>) {
     let now_ns = edit::now_ns();
     for one in inherited {
         match one {
-            Inherited::Statement { id, keyspace, text } => {
+            Inherited::Statement {
+                id,
+                database,
+                keyspace,
+                text,
+            } => {
                 let Some(id) = unhex(&id) else {
                     continue;
                 };
                 let (keyspace, text) = (keyspace.as_deref(), text.as_bytes());
-                shared.services.prepared.learn(&id, keyspace, text);
+                let database = database.map_or(Database::default(), |(address, netns)| {
+                    Database::new(address, netns)
+                });
+                let prepared = shared.services.prepared.at(database);
+                prepared.learn(&id, keyspace, text);
                 // Steps decide by it: what some database has called a statement is not believed.
                 let Some(keyspace) = prepared_in(&id, keyspace, text) else {
                     continue;
                 };
-                let steps = pipelines.edits().flat_map(|(_, steps)| steps.iter());
-                steps.for_each(|step| step.learns(&id, keyspace, text));
+                let caller = Caller {
+                    database,
+                    ..Caller::default()
+                };
+                // Where texts change, the database's is not what steps see of it.
+                let is_seen = |steps: &Pipeline| !steps.iter().any(|step| step.changes_texts());
+                for (_, steps) in pipelines.edits().filter(|(_, steps)| is_seen(steps)) {
+                    let steps = steps.iter();
+                    steps.for_each(|step| step.learns(&id, keyspace, text, &caller));
+                }
             }
             Inherited::Spent {
                 rule,

@@ -140,7 +140,7 @@ impl Gate {
     pub(super) fn new(question: Question, shared: &Arc<ProxyContext>, flow: &Arc<Flow>) -> Self {
         Self {
             question,
-            handshake: Handshake::new(shared.services.prepared.clone()),
+            handshake: Handshake::new(shared.services.prepared.at(steps::database(flow))),
             outcome: Outcome::Open,
             requests: Vec::new(),
             responses: Vec::new(),

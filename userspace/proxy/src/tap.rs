@@ -458,7 +458,7 @@ impl Reading {
         let flow = Arc::new(flow);
         let mut recorder = Recorder::new(shared, &flow);
         let question = asked::question(tapped, &flow, &shared.policy.borrow());
-        let mut decoded = TappedFlow::new(shared.services.prepared.clone());
+        let mut decoded = TappedFlow::new(shared.services.prepared.at(steps::database(&flow)));
         decoded.asks();
         if question.is_none() {
             decoded.asks_a_while();

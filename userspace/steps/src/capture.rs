@@ -19,7 +19,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::{Completed, Details, ErrorCode, Statement, StatementKind, StreamId, WholeRequest};
+use cql::{
+    Completed, Database, Details, ErrorCode, Statement, StatementKind, StreamId, WholeRequest,
+};
 use flow::Flow;
 use parking_lot::RwLock;
 use policy::RuleName;
@@ -27,7 +29,7 @@ use prometheus::{IntCounter, IntGauge, Registry};
 use telemetry::counter;
 use tokio::sync::mpsc;
 
-use super::What;
+use super::{What, database};
 
 /// Captures at the same time: an operator's, and one more to compare with.
 pub const MAX_CAPTURES: usize = 2;
@@ -84,6 +86,8 @@ pub struct Captured {
     pub done: Instant,
     /// The flow's number.
     pub flow: u64,
+    /// The flow's database, which has given the ids of what is executed.
+    pub database: Database,
     /// The request's stream.
     pub stream: StreamId,
     /// The request itself. None: it was not kept.
@@ -231,6 +235,7 @@ impl Captures {
             let captured = Captured {
                 done: Instant::now(),
                 flow: flow.id.number(),
+                database: database(flow),
                 stream: completed.stream,
                 whole: details.and_then(|details| details.asked.whole().cloned()),
                 statement: completed.statement.clone(),
@@ -320,6 +325,7 @@ mod tests {
         Captured {
             done: Instant::now(),
             flow: 1,
+            database: Database::default(),
             stream: StreamId(1),
             whole: Some(Arc::new(WholeRequest {
                 header: Header::read([0; HEADER_BYTES]).unwrap(),

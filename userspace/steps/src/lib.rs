@@ -74,4 +74,4 @@ use reporter::asks_for_data;
 pub use reporter::{Following, Reporter, Reporters};
 pub use services::Services;
 pub use what::What;
-pub use whose::{Whose, WhoseFacts};
+pub use whose::{Whose, WhoseFacts, database};

@@ -51,7 +51,7 @@ pub struct Services {
     pub tails: Arc<Tails>,
     /// The captures of some flows' requests.
     pub captures: Arc<Captures>,
-    /// Statements by prepared id. One store for all databases: an id is a hash of keyspace and text.
+    /// Statements by prepared id. One store for all databases, each of which is believed as far as [`cql::Told`] says.
     pub prepared: Arc<PreparedStatements>,
     /// The threads of `lookup`.
     pub lookups: Lookups,

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use cql::Says;
+use cql::{Database, Says};
 use flow::Flow;
 use parking_lot::Mutex;
 use policy::RuleName;
@@ -39,6 +39,12 @@ pub struct Whose {
     application: OnceLock<Box<str>>,
     driver: OnceLock<Box<str>>,
     driver_version: OnceLock<Box<str>>,
+}
+
+/// Returns a flow's database, as flows tell it from others.
+pub fn database(flow: &Flow) -> Database {
+    let netns = flow.netns.as_ref().map_or(0, |netns| netns.cookie);
+    Database::new(flow.orig_dst.socket_addr(), netns)
 }
 
 /// Facts of a flow's client that it has told when it began, for another process that goes on with the flow.

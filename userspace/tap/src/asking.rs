@@ -1,8 +1,6 @@
 //! [`Asking`]: what the handshake says of a flow's session, where its rule depends on that.
 
-use std::sync::Arc;
-
-use cql::{Handshake, PreparedStatements, Session, Step, Unknowable};
+use cql::{Handshake, PreparedAt, Session, Step, Unknowable};
 
 use crate::packet::Direction;
 
@@ -48,7 +46,7 @@ pub(crate) struct Asking {
 }
 
 impl Asking {
-    pub(crate) fn new(prepared: Arc<PreparedStatements>) -> Self {
+    pub(crate) fn new(prepared: PreparedAt) -> Self {
         Self {
             handshake: Handshake::new(prepared),
             requests: Vec::new(),

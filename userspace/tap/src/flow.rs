@@ -1,9 +1,7 @@
 //! [`TappedFlow`]: both directions of a flow, and their decoder.
 
-use std::sync::Arc;
-
 use cql::{
-    FlowDecoder, FramePosition, Framing, PreparedStatements, Sink, Undecodable, Unread, Verdict,
+    FlowDecoder, FramePosition, Framing, PreparedAt, Sink, Undecodable, Unread, Verdict,
 };
 
 use crate::asking::{AskedSession, Asking};
@@ -92,7 +90,7 @@ pub struct TappedFlow {
 #[derive(Debug)]
 struct Reader {
     reading: Reading,
-    prepared: Arc<PreparedStatements>,
+    prepared: PreparedAt,
     wants_texts: bool,
     wants_contexts: bool,
     wants_values: bool,
@@ -108,7 +106,7 @@ struct Reader {
 
 impl TappedFlow {
     /// Makes a flow of which nothing has been seen. `prepared`: shared by the flows to one cluster.
-    pub fn new(prepared: Arc<PreparedStatements>) -> Self {
+    pub fn new(prepared: PreparedAt) -> Self {
         Self {
             requests: Follower::default(),
             responses: Follower::default(),

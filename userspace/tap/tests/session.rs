@@ -1,8 +1,6 @@
 //! The session of a flow, as copies of its handshake tell it.
 
-use std::sync::Arc;
-
-use cql::{Anomaly, Completed, Fact, PreparedStatements, Sink};
+use cql::{Anomaly, Completed, Fact, PreparedAt, Sink};
 use tap::{AskedSession, Direction, KernelFraming, Packet, TappedFlow};
 
 struct Nobody;
@@ -51,7 +49,7 @@ fn handshake() -> [(Direction, Vec<u8>); 4] {
 }
 
 fn asked() -> TappedFlow {
-    let mut flow = TappedFlow::new(Arc::new(PreparedStatements::default()));
+    let mut flow = TappedFlow::new(PreparedAt::default());
     flow.asks();
     flow.begin(Direction::Requests, 1_000);
     flow.begin(Direction::Responses, 2_000);

@@ -8,8 +8,6 @@
     reason = "a test"
 )]
 
-use std::sync::Arc;
-
 use cql::wire::segment;
 use cql::{Anomaly, Completed, Compression, FlowDecoder, MAX_READ_BODY_BYTES, Sink, Verdict};
 use proptest::prelude::*;
@@ -327,14 +325,14 @@ impl Case {
         let near_the_wrap = |dice: &mut Dice| u32::MAX - dice.below(100_000) as u32;
         let requests = Side::new(Direction::Requests, near_the_wrap(&mut dice));
         let responses = Side::new(Direction::Responses, near_the_wrap(&mut dice));
-        let mut tapped = TappedFlow::new(Arc::default());
+        let mut tapped = TappedFlow::new(Default::default());
         tapped.begin(Direction::Requests, requests.first_seq);
         tapped.begin(Direction::Responses, responses.first_seq);
         Self {
             version,
             network,
             dice,
-            inline: FlowDecoder::new(Arc::default()),
+            inline: FlowDecoder::new(Default::default()),
             inline_sink: Recorder::default(),
             tapped,
             sink: Recorder::default(),
@@ -452,7 +450,7 @@ proptest! {
         if begins_late {
             // Nothing of its beginning is known: neither where it begins, nor what was agreed on.
             case.network.loses = 100;
-            case.tapped = TappedFlow::new(Arc::default());
+            case.tapped = TappedFlow::new(Default::default());
         }
         case.handshake();
         case.network.loses = loses;
@@ -488,7 +486,7 @@ fn no_request_gets_lost_beside_a_gap() {
     let [first, second, third] = [0, 1, 2].map(|n| exchange(4, n, n as i16, 0));
     let foreign = exchange(4, 3, 9, 0).response;
     for cut in 0..=second.request.len() {
-        let mut flow = TappedFlow::new(Arc::default());
+        let mut flow = TappedFlow::new(Default::default());
         let mut recorder = Recorder::default();
         let mut next = [100, 200];
         let (begins, goes_on) = second.request.split_at(cut);

@@ -2,7 +2,7 @@
 //! The substitute for the other direction is in the cost: it takes an entry out of the table of
 //! waiting requests, or puts one in.
 
-use std::{hint::black_box, ops::Range, sync::Arc};
+use std::{hint::black_box, ops::Range};
 
 use cql::{Anomaly, Completed, FlowDecoder, Sink, StatementKind, Verdict};
 
@@ -40,7 +40,7 @@ pub(super) fn started(
     sink: &mut impl Sink,
     more: &[(wire::Id, String)],
 ) -> FlowDecoder {
-    let mut decoder = FlowDecoder::new(Arc::default());
+    let mut decoder = FlowDecoder::new(Default::default());
     let wrap = |frame: Vec<u8>| match version {
         5.. => wire::segment(true, &frame),
         _ => frame,

@@ -18,7 +18,7 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use cql::{ErrorCode, Opcode, PreparedStatements};
+use cql::{ErrorCode, Opcode, PreparedAt, PreparedStatements};
 use flow::Path;
 use hyper::body::{Bytes, Frame};
 use policy::{Action, Policy, RuleName, TapDepth};
@@ -269,7 +269,12 @@ struct Lines {
 
 impl Lines {
     fn put(&mut self, captured: &Captured, to: &mut String) {
-        let record = record(captured, self.began, &self.prepared, self.values);
+        let record = record(
+            captured,
+            self.began,
+            &self.prepared.at(captured.database),
+            self.values,
+        );
         match ::capture::line(&record) {
             Ok(line) => {
                 to.push_str(&line);
@@ -323,12 +328,7 @@ impl hyper::body::Body for Lines {
 }
 
 /// The line of a request.
-fn record(
-    captured: &Captured,
-    began: Instant,
-    prepared: &PreparedStatements,
-    values: bool,
-) -> Record {
+fn record(captured: &Captured, began: Instant, prepared: &PreparedAt, values: bool) -> Record {
     let passed = captured.done.checked_sub(captured.latency);
     let at = passed.map_or(Duration::ZERO, |at| at.saturating_duration_since(began));
     let text = |text: &Option<Box<str>>| text.as_deref().map(str::to_owned);
@@ -402,7 +402,7 @@ fn record(
 fn statement(
     asked: Asked<'_>,
     bound: Vec<Value>,
-    prepared: &PreparedStatements,
+    prepared: &PreparedAt,
     values: bool,
 ) -> Statement {
     let text = match asked {
@@ -453,7 +453,7 @@ mod tests {
 
     #[test]
     fn nothing_of_a_value_is_in_what_is_told_without_values() {
-        let prepared = PreparedStatements::default();
+        let prepared = PreparedAt::default();
         prepared.learn(b"id", Some("ks"), b"SELECT a FROM t WHERE k = ? AND n = 77");
         let bound = || vec![Value::Bytes(b"secret".into()), Value::Null];
         let told = |asked, values| statement(asked, bound(), &prepared, values);

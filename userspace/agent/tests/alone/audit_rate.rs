@@ -1,9 +1,7 @@
 //! `audit` at its defaults, at the rate for which its buffers are made: no record is lost.
 
 use std::{
-    fs,
-    sync::Arc,
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
@@ -33,7 +31,7 @@ fn fifty_thousand_records_a_second_are_all_written() {
         let file = folder.path().join("audit");
         let step = format!("transform = \"audit\"\nfile = {file:?}{full}");
         let (mut sink, services) = followed(&[&step]);
-        let mut decoder = FlowDecoder::new(Arc::default());
+        let mut decoder = FlowDecoder::new(Default::default());
         decoder.requests(0, &startup(4, &[]), &mut sink);
         decoder.responses(0, &ready(4), &mut sink);
         let some = 0..AT_ONCE as i16;

@@ -117,7 +117,7 @@ fn nothing_is_allocated_for_what_was_seen_before() {
         format!("{trace}1\nservice = \"all\""),
     );
     let (mut sink, services) = followed(&[stats, slowlog, &some, &all, audit, count, debug]);
-    let mut decoder = FlowDecoder::new(Arc::default());
+    let mut decoder = FlowDecoder::new(Default::default());
     decoder.wants_contexts(true);
     decoder.requests(0, &startup(4, &[]), &mut sink);
     decoder.responses(0, &ready(4), &mut sink);

@@ -26,7 +26,7 @@ pub use plan::{Columns, MAX_COLUMNS};
 use self::plan::{Plan, Reads};
 use self::ready::Ready;
 use self::refusal::Why;
-use crate::transforms::Prepared;
+use crate::transforms::{Prepared, Preparing};
 use crate::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform};
 use cql::Opcode;
 use cql::StatementKind;
@@ -114,7 +114,7 @@ impl Protect {
         for statement in request.statements() {
             steps.push(match statement {
                 Statement::Prepared(id) => {
-                    Step::Prepared(self.prepared.known(id).map_err(Stop::Again)?)
+                    Step::Prepared(self.prepared.known(id, caller).map_err(Stop::Again)?)
                 }
                 Statement::Text(text) => {
                     if self.columns.are_named_in(text) {
@@ -170,27 +170,42 @@ impl Protect {
             }
             Plan::Passes => {}
         }
-        request.await_response_with(PREPARED, plan);
+        let preparing = Preparing::of(request, keyspace, caller);
+        request.await_response_with(PREPARED, Arc::new(Asked { plan, preparing }));
         Ok(())
     }
 
     /// A PREPARE is answered.
-    fn learn(&self, response: &Response<'_>, plan: &Plan) -> Result<(), Why> {
+    fn learn(&self, response: &Response<'_>, asked: &Asked) -> Result<(), Why> {
         let Some(id) = response.prepared_id() else {
             return Ok(());
         };
         let found = response.bindings();
-        let ready = match plan {
-            Plan::Touches(touches) => Some(Arc::new(Ready::of(&self.columns, touches, found)?)),
+        let mut preparing = asked.preparing;
+        let ready = match &*asked.plan {
+            Plan::Touches(touches) => {
+                if touches.any_named {
+                    // Where its values are, this database alone has said.
+                    preparing = preparing.unproven();
+                }
+                Some(Arc::new(Ready::of(&self.columns, touches, found)?))
+            }
             Plan::Passes => {
                 ready::touches_nothing(&self.columns, found)?;
                 None
             }
             Plan::Refused(why) => return Err(why.clone()),
         };
-        self.prepared.learn(id, ready);
+        self.prepared.answered(&preparing, id, ready);
         Ok(())
     }
+}
+
+/// A PREPARE that goes out.
+#[derive(Debug)]
+struct Asked {
+    plan: Arc<Plan>,
+    preparing: Preparing,
 }
 
 /// The plan for a statement of a request.
@@ -270,8 +285,8 @@ impl Transform for Protect {
         };
         if number == PREPARED {
             let learned = note
-                .downcast_ref::<Plan>()
-                .map_or(Ok(()), |plan| self.learn(response, plan));
+                .downcast_ref::<Asked>()
+                .map_or(Ok(()), |asked| self.learn(response, asked));
             if let Err(why) = &learned {
                 response.fail(&error(why).by(&caller.rule));
             }

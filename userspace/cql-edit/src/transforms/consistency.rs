@@ -161,12 +161,12 @@ impl Transform for Levels {
         false
     }
 
-    fn lacks(&self, id: &[u8]) -> bool {
-        self.selection.lacks(id)
+    fn lacks(&self, id: &[u8], caller: &Caller) -> bool {
+        self.selection.lacks(id, caller)
     }
 
-    fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
-        self.selection.learns(id, keyspace, text);
+    fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8], caller: &Caller) {
+        self.selection.learns(id, keyspace, text, caller);
     }
 
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {

@@ -9,7 +9,7 @@ pub use lookup::lookup;
 mod null;
 mod paging;
 mod prepared;
-pub use prepared::Prepared;
+pub use prepared::{Prepared, Preparing};
 mod readable;
 pub use readable::readable;
 mod rewrite;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::prepared::Prepared;
+use super::prepared::{Prepared, Preparing};
 use crate::sites::{Spot, spots};
 use crate::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform, Unpaired};
 use cql::text::{Token, parse};
@@ -163,7 +163,7 @@ impl Paging {
     fn pages(&self, request: &Request<'_>, caller: &Caller) -> Result<Pages, Outcome> {
         match request.statements().next() {
             Some(Statement::Text(text)) => Ok(Pages::of(text, request.sure_keyspace(caller))),
-            Some(Statement::Prepared(id)) => self.prepared.known(id),
+            Some(Statement::Prepared(id)) => self.prepared.known(id, caller),
             None => Ok(Pages::LeftAlone),
         }
     }
@@ -192,18 +192,19 @@ impl Transform for Paging {
         Unpaired::Judged
     }
 
-    fn lacks(&self, id: &[u8]) -> bool {
-        self.prepared.known(id).is_err()
+    fn lacks(&self, id: &[u8], caller: &Caller) -> bool {
+        self.prepared.known(id, caller).is_err()
     }
 
-    fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
-        self.prepared.learn(id, Pages::of(text, keyspace));
+    fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8], caller: &Caller) {
+        self.prepared.learn(id, caller, Pages::of(text, keyspace));
     }
 
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
         if request.opcode() == Opcode::Prepare {
             if let Ok(pages) = self.pages(request, caller) {
-                let number = self.prepared.goes_out(pages);
+                let preparing = Preparing::of(request, request.sure_keyspace(caller), caller);
+                let number = self.prepared.goes_out(preparing, pages);
                 request.await_response(number);
             }
             return Outcome::Pass;

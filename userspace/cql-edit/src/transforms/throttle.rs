@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use limits::{Limit, Share};
 use serde::Deserialize;
 
-use super::prepared::Prepared;
+use super::prepared::{Prepared, Preparing};
 use crate::{
     Caller, Error, Outcome, Refused, Request, Response, Spent, Statement, Transform, Unpaired,
 };
@@ -297,7 +297,7 @@ impl Throttle {
         let text = match request.statements().next() {
             Some(Statement::Text(text)) => text,
             Some(Statement::Prepared(id)) => {
-                let known = self.prepared.known(id).ok();
+                let known = self.prepared.known(id, caller).ok();
                 return known.map_or(Cow::Borrowed(OTHERS), |key| Cow::Owned(key.into()));
             }
             None => return Cow::Borrowed(OTHERS),
@@ -343,10 +343,10 @@ impl Transform for Throttle {
         false
     }
 
-    fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
+    fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8], caller: &Caller) {
         if matches!(self.per, Per::Keyspace | Per::Table | Per::Kind) {
             let key = self.key_of(text, keyspace);
-            self.prepared.learn(id, Box::from(&*key));
+            self.prepared.learn(id, caller, Box::from(&*key));
         }
     }
 
@@ -407,7 +407,9 @@ impl Transform for Throttle {
             && request.opcode() == Opcode::Prepare
             && (taken.is_ok() || self.mode != Mode::Overloaded)
         {
-            let number = self.prepared.goes_out(Box::from(&*key));
+            let keyspace = request.keyspace().or(caller.keyspace.as_deref());
+            let preparing = Preparing::of(request, keyspace, caller);
+            let number = self.prepared.goes_out(preparing, Box::from(&*key));
             request.await_response(number);
         }
         let Err(missing_ns) = taken else {

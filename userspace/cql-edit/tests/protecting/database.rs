@@ -11,6 +11,7 @@ use cassandra_protocol::frame::message_batch::BatchQuerySubj;
 use cassandra_protocol::frame::message_request::RequestBody;
 use cassandra_protocol::query::QueryValues;
 use cassandra_protocol::types::value::Value as Sent;
+use cql_edit::Transform;
 use cql_edit::protect::{Columns, Failures, Fate, KEY_BYTES, KeySet, NONCE_BYTES, Protect, Vault};
 
 use crate::support::edit::*;
@@ -138,6 +139,27 @@ pub fn protected_columns(
     let step = Protect::new(columns, failures, vault.clone());
     Some(Protected {
         flow: Edits::new(kind, vec![Arc::new(step)]),
+        vault: vault.clone(),
+        failures,
+        chunks: usize::MAX,
+        is_out: false,
+        reuses: false,
+    })
+}
+
+/// Flows of one rule to the databases at these addresses.
+pub fn protected_at<const N: usize>(
+    kind: Kind,
+    vault: &Arc<TestVault>,
+    addresses: [&str; N],
+) -> [Protected; N] {
+    let failures = Failures {
+        unencrypted_passes: false,
+        keyless_passes: false,
+    };
+    let step: Arc<dyn Transform> = Arc::new(step(vault, failures));
+    addresses.map(|address| Protected {
+        flow: Edits::at(kind, vec![step.clone()], address),
         vault: vault.clone(),
         failures,
         chunks: usize::MAX,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use cassandra_protocol::compression::Compression;
 use cassandra_protocol::frame::Envelope;
 use cassandra_protocol::frame::message_request::RequestBody;
-use cql::{Opcode, StreamId};
+use cql::{Database, Opcode, StreamId};
 use cql_edit::transforms::{self, TransformSettings};
 use cql_edit::{
     Caller, CompletionSink, Editor, Error, Log, LookedUp, Outcome, Refused, Request, Resolution,
@@ -92,9 +92,15 @@ pub struct Edits {
 
 impl Edits {
     pub fn new(kind: Kind, pipeline: Vec<Arc<dyn Transform>>) -> Self {
+        Self::at(kind, pipeline, "192.0.2.9:9042")
+    }
+
+    /// A flow to the database at this address.
+    pub fn at(kind: Kind, pipeline: Vec<Arc<dyn Transform>>, address: &str) -> Self {
         let caller = Caller {
             rule: "r".into(),
             client: "192.0.2.1".into(),
+            database: Database::new(address.parse().unwrap(), 0),
             ..Caller::default()
         };
         let mut flow = Self {

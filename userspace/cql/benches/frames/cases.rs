@@ -3,7 +3,6 @@
 use super::stats::Stats;
 use cql::{FlowDecoder, Verdict};
 use std::hint::black_box;
-use std::sync::Arc;
 
 /// The length of every frame, its header included, before it is compressed.
 pub const FRAME_BYTES: usize = 200;
@@ -127,7 +126,7 @@ impl<const DETAILS: bool> Flow<DETAILS> {
             false => (requests.collect(), responses.collect()),
         };
         let mut flow = Self {
-            decoder: FlowDecoder::new(Arc::default()),
+            decoder: FlowDecoder::new(Default::default()),
             stats: Stats::new(),
             requests,
             responses,

@@ -119,6 +119,7 @@ impl Fingerprints {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flow::prepared::PreparedAt;
 
     fn of(fingerprints: &mut Fingerprints, text: &str) -> Option<Arc<Fingerprint>> {
         fingerprints.of_text(text.as_bytes(), text.len())
@@ -161,7 +162,7 @@ mod tests {
             body.extend(text.as_bytes());
             body.extend([0, 0]);
         }
-        let mut prepared = PreparedCache::new(Arc::default());
+        let mut prepared = PreparedCache::new(PreparedAt::default());
         let mut statements = Statements::default();
         let mut read =
             |body: &[u8]| fingerprints.of_batch(Cursor::new(body), &mut prepared, &mut statements);

@@ -19,7 +19,7 @@ pub(crate) mod values;
 use crate::fact::Fact;
 use crate::flow::event::{Anomaly, Sink, asks_for_details};
 use crate::flow::lane::{Lane, Meaning, StopAt};
-use crate::flow::prepared::PreparedStatements;
+use crate::flow::prepared::PreparedAt;
 use crate::flow::request::Requests;
 use crate::flow::response::Responses;
 use crate::flow::state::{Flow, Stop};
@@ -28,7 +28,6 @@ use crate::wire::compress::{MAX_SEEN_BYTES, enough_for};
 use crate::wire::compression::Compression;
 use crate::wire::header::{ProtocolVersion, StreamId};
 use crate::wire::position::{FramePosition, NoPosition, Unread};
-use std::sync::Arc;
 
 /// How much of a body a decoder reads at most, whatever its sink asks for. What is behind it can be
 /// [skipped](FlowDecoder::skip_requests).
@@ -59,8 +58,8 @@ pub struct FlowDecoder {
 }
 
 impl FlowDecoder {
-    /// Makes the decoder of a flow. `prepared` is shared by the flows to one cluster.
-    pub fn new(prepared: Arc<PreparedStatements>) -> Self {
+    /// Makes the decoder of a flow. `prepared` is shared by all flows, and says to which database this one is.
+    pub fn new(prepared: PreparedAt) -> Self {
         Self {
             flow: Flow::new(prepared),
             requests: Lane::new(request::wanted_bytes),
@@ -75,7 +74,7 @@ impl FlowDecoder {
     /// a decoder, which knew the compression.
     ///
     /// If what comes is no frame, the flow is [`Undecodable::Lost`].
-    pub fn join(prepared: Arc<PreparedStatements>, unread: Unread) -> Self {
+    pub fn join(prepared: PreparedAt, unread: Unread) -> Self {
         let mut decoder = Self::new(prepared);
         let flow = &mut decoder.flow;
         flow.version = Some(unread.version);
@@ -97,7 +96,7 @@ impl FlowDecoder {
 
     /// A decoder that goes on where another one was [at rest](Self::at_rest): unlike after [`join`](Self::join) there is no
     /// doubt about the positions, so that what is no frame is treated as anywhere else in a flow.
-    pub fn go_on(prepared: Arc<PreparedStatements>, unread: Unread) -> Self {
+    pub fn go_on(prepared: PreparedAt, unread: Unread) -> Self {
         let mut decoder = Self::join(prepared, unread);
         decoder.requests.be_sure();
         decoder.responses.be_sure();

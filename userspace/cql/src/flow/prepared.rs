@@ -1,49 +1,55 @@
 //! Prepared statements by id.
 //!
-//! A driver prepares a statement on one connection and executes it on all of them, so the flows of
-//! one cluster share a [`PreparedStatements`]. Each flow keeps those that it uses at hand, in
-//! [`PreparedCache`], and touches nothing shared while it goes on using them.
+//! A driver prepares a statement on one connection and executes it on all of them, so all flows share one
+//! [`PreparedStatements`], which believes a database no more than [`Told`] says. Where a rule changes texts, what is read here
+//! is not what the database has got, and none of its ids is proven; so a database's own word goes first. Each flow keeps those that it uses at hand,
+//! in [`PreparedCache`], and touches nothing shared while it goes on using them.
 
 use crate::flow::details::MAX_TEXT_BYTES;
 use crate::hash::{BuildSpread, Fnv};
+use crate::proof::{Proof, prepared_in};
 use crate::text::analysis::{Analysis, Fingerprint};
 use crate::text::lex::MAX_NAME_BYTES;
 use crate::text::statement::{Statement, Statements};
+use crate::told::{Database, Holds, Kept, Told};
 use crate::wire::header::StreamId;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// How many statements a store remembers. Applications prepare hundreds, and Cassandra's own cache
-/// is limited, too (by default to a 256th of its heap). Each takes about 250 bytes, 4 MiB in all; where
+/// is limited, too (by default to a 256th of its heap). Each takes about 300 bytes, 5 MiB in all; where
 /// details are asked for, its fingerprint too, at most 2 KiB and usually 100 bytes.
 pub const MAX_PREPARED_STATEMENTS: usize = 16_384;
 
-/// The bytes of all texts that a store keeps: those of some 20,000 usual statements. The text of a further one is not kept.
+/// The bytes of all texts that a store keeps, with their ids: those of some 20,000 usual statements. A further one takes the
+/// place of others.
 /// Such texts have markers in place of values, as a rule; what is shown of them is up to who asks for one.
-pub const MAX_PREPARED_TEXTS_BYTES: usize = 4 << 20;
+pub const MAX_PREPARED_TEXTS_BYTES: usize = 6 << 20;
 
-/// The longest id that is remembered. Cassandra's are 16 bytes (MD5).
-pub const MAX_PREPARED_ID_BYTES: usize = 256;
-
-/// How many statements a full store looks at to find one that nobody used lately. More would hold
-/// up every flow behind the lock.
-const MAX_LOOKS: usize = 64;
+/// The approximate size of a text beside its bytes and those of its id and keyspace.
+const TEXT_ENTRY_BYTES: usize = 150;
 
 /// How many prepared statements a flow keeps at hand; beyond it, it starts over.
 const MAX_RECENT: usize = 256;
 
-/// The prepared statements of one cluster, shared by its flows. Bounded: when it is full, a
+/// The prepared statements of all databases, shared by their flows. Bounded: when it is full, a
 /// statement that was not used lately makes room.
 ///
-/// An id is a digest of the keyspace and the text (`QueryProcessor.computeId`), so the servers of a
-/// cluster agree on it and it never changes its meaning; a flow that has one at hand does not ask
-/// again.
+/// An id never changes its meaning for a flow that has it at hand, which does not ask again before its own database has
+/// answered a PREPARE with it.
 #[derive(Debug)]
 pub struct PreparedStatements {
-    capacity: usize,
-    store: RwLock<Store>,
+    known: RwLock<Told<Known>>,
+    texts: RwLock<Told<Text>>,
+}
+
+/// The prepared statements as the flows to one database know them. The default is of a store of its own, for a database
+/// that nobody knows.
+#[derive(Clone, Debug, Default)]
+pub struct PreparedAt {
+    store: Arc<PreparedStatements>,
+    database: Database,
 }
 
 /// A prepared statement as it is kept.
@@ -51,44 +57,37 @@ pub struct PreparedStatements {
 pub struct PreparedText {
     /// The id.
     pub id: Arc<[u8]>,
-    /// The keyspace of its table, where that is known.
+    /// The database that calls the statement so. None: all do.
+    pub at: Option<Database>,
+    /// The keyspace in which it was prepared, where that is known.
     pub keyspace: Option<Box<str>>,
     /// The text.
     pub text: Arc<str>,
 }
 
-#[derive(Debug, Default)]
-struct Store {
-    by_id: HashMap<Arc<[u8]>, Arc<Entry>>,
-    /// Every id in `by_id` once; the front is the next to be looked at.
-    queue: VecDeque<Arc<[u8]>>,
-    /// Bytes of the texts in `by_id`.
-    text_bytes: usize,
-}
-
-#[derive(Debug)]
-struct Entry {
-    id: Arc<[u8]>,
+/// A statement as it is known.
+#[derive(Debug, PartialEq)]
+struct Known {
     statement: Statement,
     /// `None`: nobody asked for it when it was prepared.
     fingerprint: Option<Arc<Fingerprint>>,
-    /// The text as it was prepared. `None`: it was not seen whole, is longer than [`MAX_TEXT_BYTES`], or there was no room.
-    text: Option<Arc<str>>,
-    /// Since the queue last looked.
-    used: AtomicBool,
 }
 
-impl Entry {
-    fn text_bytes(&self) -> usize {
-        self.text.as_ref().map_or(0, |text| text.len())
-    }
+/// The text of a statement as it was prepared, where that was seen whole and is no longer than [`MAX_TEXT_BYTES`].
+#[derive(Debug, PartialEq)]
+struct Text {
+    keyspace: Option<Box<str>>,
+    text: Arc<str>,
+}
 
-    fn mark_used(&self) {
-        // Reading first leaves the cache line shared between cores.
-        if !self.used.load(Ordering::Relaxed) {
-            self.used.store(true, Ordering::Relaxed);
-        }
-    }
+/// An id's meaning, as a database or a look-up tells it.
+#[derive(Debug)]
+pub(crate) struct Learnt<'l> {
+    pub(crate) holds: Holds,
+    pub(crate) statement: &'l Statement,
+    pub(crate) fingerprint: Option<Arc<Fingerprint>>,
+    /// The text, and the keyspace in which it was prepared, if that is known.
+    pub(crate) text: Option<(Arc<str>, Option<Box<str>>)>,
 }
 
 impl Default for PreparedStatements {
@@ -100,18 +99,23 @@ impl Default for PreparedStatements {
 impl PreparedStatements {
     /// Remembers at most `capacity` statements, and at least one.
     pub fn with_capacity(capacity: usize) -> Self {
+        let weigh = |id: &[u8], text: &Text| {
+            let keyspace = text.keyspace.as_ref().map_or(0, |keyspace| keyspace.len());
+            id.len() + keyspace + text.text.len() + TEXT_ENTRY_BYTES
+        };
+        let texts = capacity.saturating_mul(MAX_TEXT_BYTES);
+        let texts = Told::weighing(texts.min(MAX_PREPARED_TEXTS_BYTES), weigh);
         Self {
-            capacity: capacity.max(1),
-            store: RwLock::default(),
+            known: RwLock::new(Told::of_at_most(capacity).own_first()),
+            texts: RwLock::new(texts.own_first()),
         }
     }
 
     /// How many statements are remembered.
     pub fn len(&self) -> usize {
-        self.store
+        self.known
             .read()
             .unwrap_or_else(PoisonError::into_inner)
-            .by_id
             .len()
     }
 
@@ -120,16 +124,52 @@ impl PreparedStatements {
         self.len() == 0
     }
 
+    /// The store as flows to this database know it.
+    pub fn at(self: &Arc<Self>, database: Database) -> PreparedAt {
+        PreparedAt {
+            store: self.clone(),
+            database,
+        }
+    }
+
+    /// Every text that is kept.
+    pub fn texts(&self) -> Vec<PreparedText> {
+        let texts = self.texts.read().unwrap_or_else(PoisonError::into_inner);
+        let kept = texts.iter().map(|(at, kept)| PreparedText {
+            id: kept.id.clone(),
+            at,
+            keyspace: kept.value.keyspace.clone(),
+            text: kept.value.text.clone(),
+        });
+        kept.collect()
+    }
+}
+
+impl PreparedAt {
+    /// The database.
+    pub fn database(&self) -> Database {
+        self.database
+    }
+
     /// Whether it is remembered what this id stands for.
     pub fn knows(&self, id: &[u8]) -> bool {
         self.get(id).is_some()
     }
 
-    /// Learns that `id` stands for this text, prepared in this keyspace.
+    /// The text that was prepared as `id`, where it is kept.
+    pub fn text(&self, id: &[u8]) -> Option<Arc<str>> {
+        let texts = &self.store.texts;
+        let texts = texts.read().unwrap_or_else(PoisonError::into_inner);
+        Some(texts.get(id, self.database)?.value.text.clone())
+    }
+
+    /// Learns that `id` stands for this text, prepared in this keyspace. For flows to other databases only if that makes
+    /// the id.
     pub fn learn(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
-        if id.len() > MAX_PREPARED_ID_BYTES {
-            return;
-        }
+        let (keyspace, holds) = match prepared_in(id, keyspace, text) {
+            Some(keyspace) => (keyspace, Holds::Everywhere),
+            None => (keyspace, Holds::There),
+        };
         let mut statement = Statement::of(text);
         if statement.table.is_some() && statement.keyspace.is_none() {
             let keyspace = keyspace.filter(|keyspace| keyspace.len() <= MAX_NAME_BYTES);
@@ -137,111 +177,68 @@ impl PreparedStatements {
         }
         let fingerprint = Analysis::of(text, text.len()).fingerprint;
         let fingerprint = fingerprint.is_known().then(|| Arc::new(fingerprint));
-        self.insert(id, &statement, fingerprint, kept_text(text));
+        let text = kept_text(text).map(|text| (text, keyspace.map(Into::into)));
+        let learnt = Learnt {
+            holds,
+            statement: &statement,
+            fingerprint,
+            text,
+        };
+        self.insert(id, learnt);
     }
 
-    /// The text that was prepared as `id`, where it is kept.
-    pub fn text(&self, id: &[u8]) -> Option<Arc<str>> {
-        self.get(id)?.text.clone()
-    }
-
-    /// Every text that is kept.
-    pub fn texts(&self) -> Vec<PreparedText> {
-        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
-        let kept = store.by_id.values().filter_map(|entry| {
-            Some(PreparedText {
-                id: entry.id.clone(),
-                keyspace: entry.statement.keyspace.as_deref().map(Into::into),
-                text: entry.text.clone()?,
-            })
-        });
-        kept.collect()
-    }
-
-    fn get(&self, id: &[u8]) -> Option<Arc<Entry>> {
-        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
-        let entry = store.by_id.get(id)?;
-        entry.mark_used();
-        Some(Arc::clone(entry))
+    fn get(&self, id: &[u8]) -> Option<Arc<Kept<Known>>> {
+        let known = &self.store.known;
+        let known = known.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(id, self.database).cloned()
     }
 
     /// True if another statement had to go.
-    fn insert(
-        &self,
-        id: &[u8],
-        statement: &Statement,
-        fingerprint: Option<Arc<Fingerprint>>,
-        text: Option<Arc<str>>,
-    ) -> bool {
+    fn insert(&self, id: &[u8], learnt: Learnt<'_>) -> bool {
+        let Learnt {
+            holds,
+            statement,
+            fingerprint,
+            text,
+        } = learnt;
+        if let Some((text, keyspace)) = text {
+            self.insert_text(id, holds, Text { keyspace, text });
+        }
         // Drivers prepare the same statement again on every host: usually it is there.
-        let known = self.get(id).filter(|known| known.statement == *statement);
-        if let Some(known) = &known
-            && (known.fingerprint == fingerprint || fingerprint.is_none())
-            && (known.text == text || text.is_none())
-        {
+        let (before, is_proven) = {
+            let known = &self.store.known;
+            let known = known.read().unwrap_or_else(PoisonError::into_inner);
+            (known.get(id, self.database).cloned(), known.is_proven(id))
+        };
+        let same = before
+            .as_ref()
+            .map(|before| &before.value)
+            .filter(|before| before.statement == *statement);
+        let is_there =
+            same.is_some_and(|same| fingerprint.is_none() || same.fingerprint == fingerprint);
+        if is_there && (is_proven || holds == Holds::There) {
             return false;
         }
-        let known = known.as_deref();
-        let id: Arc<[u8]> = id.into();
-        let entry = Arc::new(Entry {
-            id: Arc::clone(&id),
+        let value = Known {
             statement: statement.clone(),
-            fingerprint: fingerprint.or_else(|| known?.fingerprint.clone()),
-            text: text.or_else(|| known?.text.clone()),
-            used: AtomicBool::new(false),
-        });
-        let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
-        let replaced = store.by_id.contains_key(&id);
-        let entry = store.with_room_for_text(entry);
-        let evicted = !replaced && store.by_id.len() >= self.capacity && store.evict();
-        if !replaced {
-            store.queue.push_back(Arc::clone(&id));
-        }
-        store.text_bytes += entry.text_bytes();
-        if let Some(before) = store.by_id.insert(id, entry) {
-            store.text_bytes -= before.text_bytes();
-        }
-        evicted
-    }
-}
-
-impl Store {
-    /// An entry without its text, if there is no room for that.
-    fn with_room_for_text(&self, entry: Arc<Entry>) -> Arc<Entry> {
-        let replaced = self.by_id.get(&entry.id);
-        let others = self.text_bytes - replaced.map_or(0, |entry| entry.text_bytes());
-        match others + entry.text_bytes() <= MAX_PREPARED_TEXTS_BYTES {
-            true => entry,
-            false => Arc::new(Entry {
-                id: Arc::clone(&entry.id),
-                statement: entry.statement.clone(),
-                fingerprint: entry.fingerprint.clone(),
-                text: None,
-                used: AtomicBool::new(false),
-            }),
-        }
+            fingerprint: fingerprint.or_else(|| same?.fingerprint.clone()),
+        };
+        let known = &self.store.known;
+        let mut known = known.write().unwrap_or_else(PoisonError::into_inner);
+        known.put(id, self.database, holds, value)
     }
 
-    /// Second chance: a used one goes to the back, unmarked; the first unused one is dropped.
-    fn evict(&mut self) -> bool {
-        for _ in 0..MAX_LOOKS {
-            let used = self
-                .queue
-                .front()
-                .and_then(|id| self.by_id.get(id))
-                .is_some_and(|entry| entry.used.swap(false, Ordering::Relaxed));
-            if !used {
-                break;
-            }
-            self.queue.rotate_left(1);
-        }
-        match self.queue.pop_front() {
-            Some(id) => {
-                let gone = self.by_id.remove(&id);
-                self.text_bytes -= gone.as_ref().map_or(0, |gone| gone.text_bytes());
-                gone.is_some()
-            }
-            None => false,
+    fn insert_text(&self, id: &[u8], holds: Holds, text: Text) {
+        let texts = &self.store.texts;
+        let is_there = {
+            let texts = texts.read().unwrap_or_else(PoisonError::into_inner);
+            let kept = texts.get(id, self.database);
+            let is_same = kept.is_some_and(|kept| kept.value == text);
+            is_same && (holds == Holds::There || texts.is_proven(id))
+        };
+        if !is_there {
+            let mut texts = texts.write().unwrap_or_else(PoisonError::into_inner);
+            texts.put(id, self.database, holds, text);
         }
     }
 }
@@ -249,20 +246,20 @@ impl Store {
 /// A flow's view of a [`PreparedStatements`].
 #[derive(Debug)]
 pub(crate) struct PreparedCache {
-    shared: Arc<PreparedStatements>,
+    shared: PreparedAt,
     /// By a hash of the id; the id is compared.
     recent: HashMap<u64, Recent, BuildSpread>,
 }
 
 #[derive(Debug)]
 struct Recent {
-    entry: Arc<Entry>,
-    /// Equal to the entry's, but this flow's own: no reference count that other cores write to.
+    kept: Arc<Kept<Known>>,
+    /// Equal to the kept one, but this flow's own: no reference count that other cores write to.
     statement: Arc<Statement>,
 }
 
 impl PreparedCache {
-    pub(crate) fn new(shared: Arc<PreparedStatements>) -> Self {
+    pub(crate) fn new(shared: PreparedAt) -> Self {
         Self {
             shared,
             recent: HashMap::default(),
@@ -273,20 +270,21 @@ impl PreparedCache {
     pub(crate) fn get(&mut self, id: &[u8], statements: &mut Statements) -> Option<Arc<Statement>> {
         let hash = hash(id);
         if let Some(recent) = self.recent.get(&hash)
-            && *recent.entry.id == *id
+            && *recent.kept.id == *id
         {
-            recent.entry.mark_used();
+            recent.kept.mark_used();
             return Some(Arc::clone(&recent.statement));
         }
-        let entry = self.shared.get(id)?;
-        let statement = statements.get(entry.statement.as_kind(entry.statement.kind));
+        let kept = self.shared.get(id)?;
+        let known = &kept.value.statement;
+        let statement = statements.get(known.as_kind(known.kind));
         if self.recent.len() >= MAX_RECENT {
             self.recent.clear();
         }
         self.recent.insert(
             hash,
             Recent {
-                entry,
+                kept,
                 statement: Arc::clone(&statement),
             },
         );
@@ -296,25 +294,16 @@ impl PreparedCache {
     /// The fingerprint of a statement that this flow has just [got](Self::get).
     pub(crate) fn fingerprint(&self, id: &[u8]) -> Option<Arc<Fingerprint>> {
         let recent = self.recent.get(&hash(id))?;
-        match *recent.entry.id == *id {
-            true => recent.entry.fingerprint.clone(),
+        match *recent.kept.id == *id {
+            true => recent.kept.value.fingerprint.clone(),
             false => None,
         }
     }
 
-    /// Remembers `statement` as `id`; true if another one was forgotten for it.
-    pub(crate) fn insert(
-        &mut self,
-        id: &[u8],
-        statement: &Statement,
-        fingerprint: Option<Arc<Fingerprint>>,
-        text: Option<Arc<str>>,
-    ) -> bool {
-        if id.len() > MAX_PREPARED_ID_BYTES {
-            return false;
-        }
+    /// Remembers what is told of `id`; true if another one was forgotten for it.
+    pub(crate) fn insert(&mut self, id: &[u8], learnt: Learnt<'_>) -> bool {
         self.recent.remove(&hash(id));
-        self.shared.insert(id, statement, fingerprint, text)
+        self.shared.insert(id, learnt)
     }
 }
 
@@ -328,43 +317,79 @@ fn kept_text(text: &[u8]) -> Option<Arc<str>> {
 /// ones no text is kept. Drivers that prepare all they know on a new connection have some dozens out.
 const MAX_PREPARING: usize = 64;
 
-/// The texts of a flow's PREPAREs that wait for their responses, by stream. Few flows have any, and the others have no
-/// table. What a flow prepares again is in the store already, and takes nothing here.
+/// PREPAREs of one flow that wait for their responses, at most, with what proves their ids. What is answered to a further
+/// one holds for the flows to its database alone. Each takes 64 bytes.
+const MAX_PROVING: usize = 1_024;
+
+/// Texts that a flow remembers to have prepared lately; beyond it, it starts over. Each takes some 60 bytes.
+const MAX_PREPARED_LATELY: usize = 64;
+
+/// The flow's PREPAREs that wait for their responses, by stream. Few flows have any, and the others have no
+/// table. Of what a flow prepares again the text is in the store already.
 #[derive(Debug, Default)]
 pub(crate) struct Preparing {
-    waiting: HashMap<i16, Arc<str>, BuildSpread>,
-    /// Hashes of texts that were prepared lately, by keys that nobody can choose.
-    known: HashMap<u64, (), BuildSpread>,
+    waiting: HashMap<i16, Waits, BuildSpread>,
+    /// The number of those in `waiting` that have a text.
+    texts: usize,
+    /// The proofs of ids that were given lately, by hashes of text and keyspace with keys that nobody can choose.
+    known: HashMap<u64, Proof, BuildSpread>,
     hashing: RandomState,
 }
 
+/// A PREPARE that waits for its response.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    hash: u64,
+    pub(crate) proof: Proof,
+    /// With the keyspace.
+    pub(crate) text: Option<(Arc<str>, Option<Box<str>>)>,
+}
+
 impl Preparing {
-    /// A PREPARE of this text passes.
-    pub(crate) fn asks(&mut self, stream: StreamId, text: &[u8]) {
-        if self.waiting.len() < MAX_PREPARING
-            && !self.known.contains_key(&self.hashing.hash_one(text))
-            && let Some(text) = kept_text(text)
-        {
-            self.waiting.insert(stream.0, text);
+    /// A PREPARE of this text passes. `keyspace`: that of names without one, if it is known.
+    pub(crate) fn asks(&mut self, stream: StreamId, text: &[u8], keyspace: Option<&str>) {
+        // Of one on this stream that was not answered, nothing is known.
+        self.remove(stream);
+        if self.waiting.len() >= MAX_PROVING {
+            return;
         }
+        let hash = self.hashing.hash_one((text, keyspace));
+        let proof = self.known.get(&hash).copied();
+        let keeps_text = proof.is_none() && self.texts < MAX_PREPARING;
+        let text_to_keep = if keeps_text { kept_text(text) } else { None };
+        self.texts += usize::from(text_to_keep.is_some());
+        let waits = Waits {
+            hash,
+            proof: proof.unwrap_or_else(|| Proof::of(text, keyspace)),
+            text: text_to_keep.map(|text| (text, keyspace.map(Into::into))),
+        };
+        self.waiting.insert(stream.0, waits);
     }
 
-    /// The response on this stream passes: takes the text that was to be prepared.
+    /// The response on this stream passes: takes the PREPARE that waits for it.
     #[inline]
-    pub(crate) fn take(&mut self, stream: StreamId) -> Option<Arc<str>> {
+    pub(crate) fn take(&mut self, stream: StreamId) -> Option<Waits> {
         match self.waiting.is_empty() {
             true => None,
-            false => self.waiting.remove(&stream.0),
+            false => self.remove(stream),
         }
     }
 
-    /// A text was prepared.
-    pub(crate) fn note(&mut self, text: &str) {
-        if self.known.len() >= MAX_PREPARING {
+    fn remove(&mut self, stream: StreamId) -> Option<Waits> {
+        let waits = self.waiting.remove(&stream.0)?;
+        self.texts -= usize::from(waits.text.is_some());
+        Some(waits)
+    }
+
+    /// A statement was prepared.
+    pub(crate) fn note(&mut self, waits: &Waits) {
+        if waits.text.is_none() {
+            return;
+        }
+        if self.known.len() >= MAX_PREPARED_LATELY {
             self.known.clear();
         }
-        self.known
-            .insert(self.hashing.hash_one(text.as_bytes()), ());
+        self.known.insert(waits.hash, waits.proof);
     }
 }
 
@@ -388,6 +413,8 @@ fn hash(id: &[u8]) -> u64 {
 mod tests {
     use std::collections::HashSet;
 
+    use md5::{Digest, Md5};
+
     use super::*;
     use crate::text::statement::StatementKind;
 
@@ -399,10 +426,28 @@ mod tests {
         }
     }
 
-    fn knows(store: &PreparedStatements, id: &[u8]) -> bool {
-        let store = store.store.read().unwrap();
-        assert_eq!(store.by_id.len(), store.queue.len());
-        store.by_id.contains_key(id)
+    fn at(address: &str) -> Database {
+        Database::new(address.parse().unwrap(), 0)
+    }
+
+    fn learnt(holds: Holds, statement: &Statement) -> Learnt<'_> {
+        Learnt {
+            holds,
+            statement,
+            fingerprint: None,
+            text: None,
+        }
+    }
+
+    fn says(statement: &Statement) -> Learnt<'_> {
+        learnt(Holds::There, statement)
+    }
+
+    fn with_text<'l>(statement: &'l Statement, text: &Arc<str>) -> Learnt<'l> {
+        Learnt {
+            text: Some((text.clone(), None)),
+            ..says(statement)
+        }
     }
 
     #[test]
@@ -418,12 +463,12 @@ mod tests {
 
     #[test]
     fn what_one_flow_prepares_another_executes() {
-        let shared = Arc::new(PreparedStatements::default());
-        let mut preparing = PreparedCache::new(Arc::clone(&shared));
-        let mut executing = PreparedCache::new(Arc::clone(&shared));
+        let shared = PreparedAt::default();
+        let mut preparing = PreparedCache::new(shared.clone());
+        let mut executing = PreparedCache::new(shared);
         let mut statements = Statements::default();
         assert_eq!(executing.get(b"id", &mut statements), None);
-        assert!(!preparing.insert(b"id", &statement("t"), None, None));
+        assert!(!preparing.insert(b"id", says(&statement("t"))));
         let first = executing.get(b"id", &mut statements).unwrap();
         assert_eq!(*first, statement("t"));
         assert!(Arc::ptr_eq(
@@ -433,101 +478,147 @@ mod tests {
     }
 
     #[test]
+    fn what_another_database_says_of_an_id_changes_nothing() {
+        let store = Arc::<PreparedStatements>::default();
+        let [real, node, other] =
+            ["192.0.2.1:9042", "192.0.2.2:9042", "127.0.0.2:9042"].map(|a| store.at(at(a)));
+        let mut statements = Statements::default();
+        let mut table = |at: &PreparedAt| {
+            let found = PreparedCache::new(at.clone()).get(b"id", &mut statements);
+            found.and_then(|found| found.table.clone())
+        };
+        let text: Arc<str> = "SELECT v FROM x.y".into();
+        other.insert(b"id", with_text(&statement("y"), &text));
+        assert_eq!(table(&real), None);
+        assert!(!real.knows(b"id") && real.text(b"id").is_none());
+        real.insert(b"id", learnt(Holds::Everywhere, &statement("t")));
+        other.insert(b"id", with_text(&statement("y"), &text));
+        for (at, expected) in [(&real, "t"), (&node, "t"), (&other, "y")] {
+            assert_eq!(table(at).as_deref(), Some(expected));
+        }
+        assert!(node.text(b"id").is_none());
+        // What one database said, and then another one with a proof, holds for all.
+        real.insert(b"said", says(&statement("t")));
+        node.insert(b"said", learnt(Holds::Everywhere, &statement("t")));
+        assert!(other.knows(b"said"));
+    }
+
+    #[test]
+    fn a_text_that_was_looked_up_has_to_make_its_id() {
+        let store = Arc::<PreparedStatements>::default();
+        let [real, other] = ["192.0.2.1:9042", "127.0.0.2:9042"].map(|a| store.at(at(a)));
+        let text = b"INSERT INTO t (k) VALUES (?)";
+        let id = Md5::digest([&b"shop"[..], text].concat());
+        other.learn(&id, Some("x"), b"SELECT v FROM x.y");
+        assert!(!real.knows(&id));
+        other.learn(&id, Some("shop"), text);
+        assert_eq!(
+            real.text(&id).as_deref(),
+            Some("INSERT INTO t (k) VALUES (?)")
+        );
+    }
+
+    #[test]
     fn preparing_again_replaces() {
-        let mut cache = PreparedCache::new(Arc::default());
+        let mut cache = PreparedCache::new(PreparedAt::default());
         let mut statements = Statements::default();
         for table in ["t", "t", "u"] {
-            assert!(!cache.insert(b"id", &statement(table), None, None));
+            assert!(!cache.insert(b"id", says(&statement(table))));
             assert_eq!(
                 cache.get(b"id", &mut statements).as_deref(),
                 Some(&statement(table))
             );
         }
-        assert_eq!(cache.shared.len(), 1);
-        assert!(knows(&cache.shared, b"id"));
-    }
-
-    #[test]
-    fn the_unused_go_first_and_the_bound_holds() {
-        let shared = PreparedStatements::with_capacity(3);
-        for id in [b"1", b"2", b"3"] {
-            assert!(!shared.insert(id, &statement("t"), None, None));
-        }
-        shared.get(b"1");
-        assert!(shared.insert(b"4", &statement("t"), None, None));
-        assert!(knows(&shared, b"1") && !knows(&shared, b"2") && knows(&shared, b"4"));
-        for i in 0..1000_u32 {
-            shared.get(b"1");
-            shared.insert(&i.to_be_bytes(), &statement("t"), None, None);
-            assert_eq!(shared.len(), 3);
-        }
-        assert!(knows(&shared, b"1"), "a statement in use stays");
+        assert_eq!(cache.shared.store.len(), 1);
     }
 
     #[test]
     fn texts_are_kept_as_long_as_there_is_room() {
-        let shared = PreparedStatements::with_capacity(1_000);
+        let store = Arc::new(PreparedStatements::with_capacity(1_000));
+        let shared = store.at(at("192.0.2.1:9042"));
         let text: Arc<str> = "x".repeat(MAX_TEXT_BYTES).into();
-        let fit = MAX_PREPARED_TEXTS_BYTES / MAX_TEXT_BYTES;
+        let fit = MAX_PREPARED_TEXTS_BYTES / (MAX_TEXT_BYTES + TEXT_ENTRY_BYTES + 8);
         let id = |n: usize| n.to_be_bytes();
-        let inserts = |n: usize, text: &Arc<str>| {
-            shared.insert(&id(n), &statement("t"), None, Some(text.clone()));
-        };
-        (0..fit + 1).for_each(|n| inserts(n, &text));
-        assert!(shared.text(&id(fit - 1)).is_some() && shared.text(&id(fit)).is_none());
-        assert!(shared.knows(&id(fit)));
-        // What comes without a text does not take it away, and one that is replaced makes room.
-        shared.insert(&id(0), &statement("t"), None, None);
-        assert_eq!(shared.text(&id(0)), Some(text.clone()));
-        inserts(0, &"y".into());
-        inserts(fit, &text);
-        assert_eq!(shared.text(&id(0)).as_deref(), Some("y"));
-        assert!(shared.text(&id(fit)).is_none(), "one byte is missing");
-        inserts(1, &"y".into());
-        inserts(fit, &text);
-        assert!(shared.text(&id(fit)).is_some());
-        // With the statement its text goes.
-        for n in fit + 1..fit + 2_000 {
-            shared.insert(&id(n), &statement("u"), None, None);
-        }
-        let store = shared.store.read().unwrap();
-        assert_eq!(store.text_bytes, 0);
+        let of = statement("t");
+        (0..fit + 1).for_each(|n| {
+            shared.insert(&id(n), with_text(&of, &text));
+        });
+        assert!(shared.text(&id(fit)).is_some() && shared.text(&id(0)).is_none());
+        assert!(shared.knows(&id(0)));
+        // What comes without a text does not take it away.
+        shared.insert(&id(1), says(&statement("t")));
+        assert_eq!(shared.text(&id(1)), Some(text.clone()));
+        // Who has many pushes out none of another's.
+        let other = store.at(at("127.0.0.2:9042"));
+        other.insert(b"other", with_text(&of, &"y".into()));
+        (0..fit + 1).for_each(|n| {
+            shared.insert(&id(n), with_text(&of, &text));
+        });
+        assert_eq!(other.text(b"other").as_deref(), Some("y"));
     }
 
     #[test]
     fn a_flow_that_has_it_at_hand_keeps_it_in_use() {
-        let shared = Arc::new(PreparedStatements::with_capacity(2));
-        let mut cache = PreparedCache::new(Arc::clone(&shared));
+        let shared = Arc::new(PreparedStatements::with_capacity(2)).at(Database::default());
+        let mut cache = PreparedCache::new(shared.clone());
         let mut statements = Statements::default();
-        cache.insert(b"hot", &statement("t"), None, None);
+        cache.insert(b"hot", says(&statement("t")));
         for i in 0..100_u32 {
             cache.get(b"hot", &mut statements);
-            cache.insert(&i.to_be_bytes(), &statement("u"), None, None);
+            cache.insert(&i.to_be_bytes(), says(&statement("u")));
         }
-        assert!(knows(&shared, b"hot"));
-    }
-
-    #[test]
-    fn a_store_full_of_used_statements_still_makes_room() {
-        let shared = PreparedStatements::with_capacity(2 * MAX_LOOKS);
-        for i in 0..2 * MAX_LOOKS {
-            shared.insert(&i.to_be_bytes(), &statement("t"), None, None);
-            shared.get(&i.to_be_bytes());
-        }
-        assert!(shared.insert(b"new", &statement("t"), None, None));
-        assert_eq!(shared.len(), 2 * MAX_LOOKS);
+        assert!(shared.knows(b"hot") && shared.store.len() == 2);
     }
 
     #[test]
     fn a_flows_memory_is_bounded() {
-        let mut cache = PreparedCache::new(Arc::default());
+        let mut cache = PreparedCache::new(PreparedAt::default());
         let mut statements = Statements::default();
         for i in 0..3 * MAX_RECENT {
-            cache.insert(&i.to_be_bytes(), &statement("t"), None, None);
+            cache.insert(&i.to_be_bytes(), says(&statement("t")));
             cache.get(&i.to_be_bytes(), &mut statements);
             assert!(cache.recent.len() <= MAX_RECENT);
         }
-        assert!(!cache.insert(&[0; MAX_PREPARED_ID_BYTES + 1], &statement("t"), None, None));
-        assert_eq!(cache.shared.len(), 3 * MAX_RECENT);
+        assert_eq!(cache.shared.store.len(), 3 * MAX_RECENT);
+    }
+
+    #[test]
+    fn what_waits_to_be_prepared_is_bounded_and_proven() {
+        let mut preparing = Preparing::default();
+        let streams = 0..MAX_PROVING as i16 + 1;
+        let text = |n: i16| format!("SELECT v FROM t{n}");
+        for _ in 0..2 {
+            for n in streams.clone() {
+                preparing.asks(StreamId(n), text(n).as_bytes(), Some("shop"));
+            }
+            assert_eq!(preparing.waiting.len(), MAX_PROVING);
+            let texts = preparing
+                .waiting
+                .values()
+                .filter(|waits| waits.text.is_some());
+            assert_eq!(
+                (texts.count(), preparing.texts),
+                (MAX_PREPARING, MAX_PREPARING)
+            );
+        }
+        let mut proven = 0;
+        for n in streams {
+            let id = Md5::digest(format!("shop{}", text(n)));
+            let Some(waits) = preparing.take(StreamId(n)) else {
+                continue;
+            };
+            assert!(waits.proof.holds(&id));
+            preparing.note(&waits);
+            proven += 1;
+        }
+        assert_eq!((proven, preparing.texts), (MAX_PROVING, 0));
+        // The text is there, and in another keyspace it is another statement.
+        let last = text(MAX_PREPARING as i16 - 1);
+        for (keyspace, has_text) in [("shop", false), ("logs", true)] {
+            preparing.asks(StreamId(0), last.as_bytes(), Some(keyspace));
+            let waits = preparing.take(StreamId(0)).unwrap();
+            assert_eq!(waits.text.is_some(), has_text);
+            assert!(waits.proof.holds(&Md5::digest(format!("{keyspace}{last}"))));
+        }
     }
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 const TEXT_PREFIX_BYTES: usize = 64 << 10;
 
 /// How much of an EXECUTE is collected: its id of at most
-/// [`MAX_PREPARED_ID_BYTES`](crate::flow::prepared::MAX_PREPARED_ID_BYTES) stands in front.
+/// [`MAX_PREPARED_ID_BYTES`](crate::told::MAX_PREPARED_ID_BYTES) stands in front.
 pub(crate) const ID_PREFIX_BYTES: usize = 512;
 
 /// How many children of a batch are looked at for one with a known table. Mostly it is the first;
@@ -370,7 +370,17 @@ impl<'r, S: Sink> Reading<'r, S> {
         let named = || prepare_keyspace(header, text.behind(body)?);
         let prepares = Some(parsed.statement.kind);
         if text.read.len() == text.declared {
-            self.flow.preparing.asks(header.stream, text.read);
+            let Flow {
+                keyspace,
+                preparing,
+                ..
+            } = &mut *self.flow;
+            let keyspace = match named() {
+                Some(Some(named)) => Some(named).filter(|named| named.len() <= MAX_NAME_BYTES),
+                Some(None) => keyspace.as_deref(),
+                None => None,
+            };
+            preparing.asks(header.stream, text.read, keyspace);
         }
         let statement = StatementRef {
             kind: StatementKind::Prepare,

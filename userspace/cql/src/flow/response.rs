@@ -6,10 +6,11 @@ use crate::flow::details::DETAIL_PREFIX_BYTES;
 use crate::flow::event::{Anomaly, Completed, ErrorCode, Sink, asks_for_details};
 use crate::flow::lane::{Meaning, foreign_version};
 use crate::flow::pending::Answers;
-use crate::flow::prepared::MAX_PREPARED_ID_BYTES;
+use crate::flow::prepared::Learnt;
 use crate::flow::state::{Answering, Flow, Stop};
 use crate::text::lex::MAX_NAME_BYTES;
 use crate::text::statement::StatementKind;
+use crate::told::{Holds, MAX_PREPARED_ID_BYTES};
 use crate::verdict::{CloseReason, Undecodable};
 use crate::wire::compression::Compression;
 use crate::wire::header::{Flags, Header, Opcode, ProtocolVersion};
@@ -273,11 +274,22 @@ fn result(flow: &mut Flow, header: &Header, body: &[u8], sink: &mut impl Sink) -
                     true => flow.detailing().passing.asked.fingerprint.clone(),
                     false => None,
                 };
-                let text = flow.preparing.take(header.stream);
-                if let Some(text) = &text {
-                    flow.preparing.note(text);
+                let waits = flow.preparing.take(header.stream);
+                if let Some(waits) = &waits {
+                    flow.preparing.note(waits);
                 }
-                if flow.prepared.insert(id, &statement, fingerprint, text) {
+                // Anybody may have invented an id that does not follow from the text.
+                let is_proven = waits.as_ref().is_some_and(|waits| waits.proof.holds(id));
+                let learnt = Learnt {
+                    holds: match is_proven {
+                        true => Holds::Everywhere,
+                        false => Holds::There,
+                    },
+                    statement: &statement,
+                    fingerprint,
+                    text: waits.and_then(|waits| waits.text),
+                };
+                if flow.prepared.insert(id, learnt) {
                     sink.anomaly(Anomaly::PreparedEvicted);
                 }
             }

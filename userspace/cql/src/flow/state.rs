@@ -5,12 +5,11 @@ use crate::fact::Fact;
 use crate::flow::details::Detailing;
 use crate::flow::event::ErrorCode;
 use crate::flow::pending::{InFlight, Pending};
-use crate::flow::prepared::{PreparedCache, PreparedStatements, Preparing};
+use crate::flow::prepared::{PreparedAt, PreparedCache, Preparing};
 use crate::text::statement::Statements;
 use crate::verdict::{CloseReason, Undecodable, Verdict};
 use crate::wire::compression::Compression;
 use crate::wire::header::StreamId;
-use std::sync::Arc;
 
 /// The state of a flow that both directions share.
 #[derive(Debug)]
@@ -59,7 +58,7 @@ pub(crate) struct Answering {
 }
 
 impl Flow {
-    pub(crate) fn new(prepared: Arc<PreparedStatements>) -> Self {
+    pub(crate) fn new(prepared: PreparedAt) -> Self {
         Self {
             version: None,
             accepted: false,

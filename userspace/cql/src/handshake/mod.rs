@@ -21,7 +21,7 @@ use crate::extensions::{Extensions, Offered};
 use crate::fact::Fact;
 use crate::flow::event::{Anomaly, Completed, Sink};
 use crate::flow::lane::foreign_version;
-use crate::flow::prepared::PreparedStatements;
+use crate::flow::prepared::PreparedAt;
 use crate::flow::state::{Flow, Stop};
 use crate::session::{Claims, Session, Unknowable};
 use crate::verdict::Undecodable;
@@ -33,7 +33,6 @@ use crate::wire::header::{
 };
 use crate::wire::segment;
 use std::borrow::Cow;
-use std::sync::Arc;
 
 /// The decision on the bytes that have not passed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +140,7 @@ enum Meaning {
 
 impl Handshake {
     /// `prepared`: as for the flow's [`FlowDecoder`](crate::FlowDecoder).
-    pub fn new(prepared: Arc<PreparedStatements>) -> Self {
+    pub fn new(prepared: PreparedAt) -> Self {
         Self {
             session: Session::default(),
             unknowable: Vec::new(),

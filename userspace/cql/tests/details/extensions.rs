@@ -2,7 +2,6 @@
 
 use super::*;
 use cql::{Anomaly, FlowDecoder};
-use std::sync::Arc;
 
 const METADATA_ID: &str = "SCYLLA_USE_METADATA_ID";
 
@@ -47,13 +46,13 @@ fn parameters_stand_where_the_extension_has_them() {
             assert_eq!(level, expected, "v{version} {offered:?} {asked:?}");
             // Somebody else follows the flow for a while: what it began with is not forgotten.
             let unread = flow.decoder.unread().unwrap();
-            flow.decoder = FlowDecoder::join(Arc::default(), unread);
+            flow.decoder = FlowDecoder::join(Default::default(), unread);
             let said = flow.ask(EXECUTE, &execute(between));
             let level = said.parameters.map(|parameters| parameters.consistency.0);
             assert_eq!(level, expected, "joined");
             // A flow whose beginning nobody has seen may have begun with the extension.
             let unread = cql::Unread::at(unread.requests, unread.responses).unwrap();
-            flow.decoder = FlowDecoder::join(Arc::default(), unread);
+            flow.decoder = FlowDecoder::join(Default::default(), unread);
             assert_eq!(flow.ask(EXECUTE, &execute(between)).parameters, None);
         }
     }

@@ -1,7 +1,5 @@
 //! A flow from its READY on, and everything that its sink is told.
 
-use std::sync::Arc;
-
 use cql::{Anomaly, Answered, Asked, Completed, Details, ErrorCode, FlowDecoder, Sink, Verdict};
 
 use crate::support::*;
@@ -47,7 +45,7 @@ pub struct Flow {
 impl Flow {
     pub fn new(version: u8) -> Self {
         Self {
-            decoder: FlowDecoder::new(Arc::default()),
+            decoder: FlowDecoder::new(Default::default()),
             sink: Detailed::default(),
             version,
             piece: usize::MAX,

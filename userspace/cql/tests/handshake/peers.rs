@@ -4,7 +4,6 @@ use crate::support::kind::{Kind, kind};
 use crate::support::{AUTHENTICATE, QUERY, frame, query, segment, startup};
 use cassandra_protocol::compression::Compression;
 use cql::{Handshake, Session, Step};
-use std::sync::Arc;
 
 /// The stream of a STARTUP.
 pub const NO_STREAM: i16 = 0;
@@ -32,7 +31,7 @@ pub struct Lane {
 impl Peers {
     pub fn new(version: u8, piece: usize) -> Self {
         Self {
-            handshake: Handshake::new(Arc::default()),
+            handshake: Handshake::new(Default::default()),
             version,
             piece,
             in_segments: false,

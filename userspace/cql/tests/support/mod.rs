@@ -85,7 +85,7 @@ pub struct Flow {
 impl Flow {
     pub fn new(version: u8) -> Self {
         Self {
-            decoder: FlowDecoder::new(std::sync::Arc::default()),
+            decoder: FlowDecoder::new(Default::default()),
             recorder: Recorder::default(),
             version,
         }

@@ -1,8 +1,6 @@
 //! Any bytes as a flow that another agent hands over.
 
-use std::sync::Arc;
-
-use cql::{Anomaly, Completed, FlowDecoder, PreparedStatements, Sink};
+use cql::{Anomaly, Completed, FlowDecoder, Sink};
 
 use super::{HandedFlow, ReadOn};
 
@@ -37,7 +35,7 @@ pub(super) fn reads_on(reading: &ReadOn, bytes: &[u8]) {
     let Ok(unread) = reading.positions() else {
         return;
     };
-    let mut decoder = FlowDecoder::join(Arc::new(PreparedStatements::default()), unread);
+    let mut decoder = FlowDecoder::join(Default::default(), unread);
     decoder.requests(0, bytes, &mut Nobody);
     decoder.responses(0, bytes, &mut Nobody);
     let mut walked = unread;

@@ -12,6 +12,8 @@ use super::{
     envelope::{Generation, Key},
     statements::CacheEffect,
 };
+use cql::{Database, Told};
+use cql_edit::transforms::Preparing;
 use parking_lot::Mutex;
 
 /// The most ids of prepared statements. Each takes some 200 bytes.
@@ -19,9 +21,6 @@ const MAX_PREPARED: usize = 65_536;
 
 /// The most awaited responses. Each takes some 200 bytes.
 const MAX_OUT: usize = 16_384;
-
-/// The longest id that is remembered. A database's ids have 16 bytes.
-const MAX_ID_BYTES: usize = 256;
 
 /// A statement that is prepared, or is being prepared.
 #[derive(Clone, Copy, Debug)]
@@ -44,15 +43,24 @@ pub(super) struct Reading {
 /// The purpose for which a response is awaited.
 #[derive(Debug)]
 pub(super) enum Awaited {
-    Prepare(Statement),
+    Prepare(Preparing, Statement),
     Read(Arc<Reading>),
 }
 
 /// The prepared statements and the awaited responses.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Known {
     out: Mutex<Out>,
-    prepared: Mutex<Oldest<Box<[u8]>, Statement>>,
+    prepared: Mutex<Told<Statement>>,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self {
+            out: Mutex::default(),
+            prepared: Mutex::new(Told::of_at_most(MAX_PREPARED)),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -78,17 +86,15 @@ impl Known {
         out.awaited.entries.remove(&number)
     }
 
-    pub(super) fn remember_prepared(&self, id: &[u8], statement: Statement) {
-        if id.len() <= MAX_ID_BYTES {
-            let mut prepared = self.prepared.lock();
-            prepared.put(id.into(), statement, MAX_PREPARED);
-        }
+    pub(super) fn remember_prepared(&self, id: &[u8], preparing: &Preparing, statement: Statement) {
+        let mut prepared = self.prepared.lock();
+        prepared.put(id, preparing.database(), preparing.holds(id), statement);
     }
 
-    /// Finds a prepared statement. None: its PREPARE was not seen, or is forgotten.
-    pub(super) fn prepared(&self, id: &[u8]) -> Option<Statement> {
+    /// Finds a prepared statement of this database. None: its PREPARE was not seen, or is forgotten.
+    pub(super) fn prepared(&self, id: &[u8], database: Database) -> Option<Statement> {
         let prepared = self.prepared.lock();
-        prepared.entries.get(id).copied()
+        Some(prepared.get(id, database)?.value)
     }
 }
 
@@ -135,19 +141,20 @@ mod tests {
     #[test]
     fn the_oldest_are_forgotten() {
         let known = Known::default();
-        let first = known.awaits(Awaited::Prepare(STATEMENT));
+        let prepare = || Awaited::Prepare(Preparing::unknown(), STATEMENT);
+        let first = known.awaits(prepare());
         for _ in 0..MAX_OUT {
-            known.awaits(Awaited::Prepare(STATEMENT));
+            known.awaits(prepare());
         }
         assert!(known.awaited(first).is_none());
         assert!(known.awaited(first + 1).is_some() && known.awaited(first + 1).is_none());
         for n in 0..=MAX_PREPARED {
-            known.remember_prepared(&n.to_be_bytes(), STATEMENT);
+            known.remember_prepared(&n.to_be_bytes(), &Preparing::unknown(), STATEMENT);
         }
-        known.remember_prepared(&[7; MAX_ID_BYTES + 1], STATEMENT);
-        assert!(known.prepared(&0_usize.to_be_bytes()).is_none());
-        assert!(known.prepared(&MAX_PREPARED.to_be_bytes()).is_some());
-        assert!(known.prepared(&[7; MAX_ID_BYTES + 1]).is_none());
+        let prepared = |n: usize| known.prepared(&n.to_be_bytes(), Database::default());
+        assert!(prepared(0).is_none() && prepared(MAX_PREPARED).is_some());
+        let other = Database::new(([127, 0, 0, 2], 9042).into(), 0);
+        assert!(known.prepared(&MAX_PREPARED.to_be_bytes(), other).is_none());
         assert!(known.out.lock().awaited.order.len() <= MAX_OUT);
     }
 }

@@ -24,6 +24,7 @@ use std::sync::{Arc, OnceLock};
 use cql::{Consistency, Opcode};
 use cql_edit::{
     Caller, Error, Outcome, Refused, Request, Response, Statement, Transform, Unpaired,
+    transforms::Preparing,
 };
 use envelope::{ENVELOPE_BYTES, digest, key, sealed};
 use known::{Awaited, Reading};
@@ -150,9 +151,12 @@ impl Transform for Cache {
             return false;
         }
         match store.shared.known.awaited(number) {
-            Some(Awaited::Prepare(statement)) => {
+            Some(Awaited::Prepare(preparing, statement)) => {
                 if let Some(id) = response.prepared_id() {
-                    store.shared.known.remember_prepared(id, statement);
+                    store
+                        .shared
+                        .known
+                        .remember_prepared(id, &preparing, statement);
                 }
             }
             Some(Awaited::Read(reading)) => keeps(store, reading, response),
@@ -168,11 +172,15 @@ fn prepares(store: &Store, request: &mut Request<'_>, caller: &Caller) {
         return;
     };
     let keyspace = request.sure_keyspace(caller);
+    let preparing = Preparing::of(request, keyspace, caller);
     let statement = known::Statement {
         effect: cache_effect(text, keyspace, &store.shared.settings.tables),
         digest: digest([text, keyspace.unwrap_or_default().as_bytes()]),
     };
-    let number = store.shared.known.awaits(Awaited::Prepare(statement));
+    let number = store
+        .shared
+        .known
+        .awaits(Awaited::Prepare(preparing, statement));
     request.await_response(number);
 }
 
@@ -201,7 +209,8 @@ fn asked(
                 (effect, None)
             }
             Statement::Prepared(id) => {
-                let known = store.shared.known.prepared(id).ok_or_else(|| id.to_vec())?;
+                let known = store.shared.known.prepared(id, caller.database);
+                let known = known.ok_or_else(|| id.to_vec())?;
                 (known.effect, Some(known.digest))
             }
         };

@@ -22,7 +22,8 @@ use clock::Clock;
 use cql::{Opcode, RowWrite, StatementKind};
 use cql_edit::{
     Caller, Completion, NotMerged, Outcome, Request, Response, Statement, Transform, Unpaired,
-    Value, transforms::Prepared,
+    Value,
+    transforms::{Prepared, Preparing},
 };
 pub use metrics::CoalesceMetrics;
 use metrics::{Became, Counters};
@@ -121,10 +122,11 @@ impl Transform for Coalesce {
         if let Some(text) = text {
             let keyspace = request.sure_keyspace(caller);
             let known = Arc::new(self.known(text, keyspace));
-            request.await_response(self.statements.goes_out(known));
+            let preparing = Preparing::of(request, keyspace, caller);
+            request.await_response(self.statements.goes_out(preparing, known));
             return Outcome::Pass;
         }
-        let known = id.and_then(|id| self.statements.known(id).ok());
+        let known = id.and_then(|id| self.statements.known(id, caller).ok());
         match known.as_deref() {
             Some(Known::Write(table, markers)) => self.writes(open, request, table, markers),
             Some(Known::Other(Some((keyspace, table)))) => {

@@ -25,7 +25,9 @@ mod task;
 use std::sync::{Arc, OnceLock};
 
 use cql::{Opcode, StatementKind, is_system_keyspace};
-use cql_edit::{Caller, Note, Outcome, Request, Response, Statement, Transform};
+use cql_edit::{
+    Caller, Note, Outcome, Request, Response, Statement, Transform, transforms::Preparing,
+};
 use flow::Flow;
 use identity::Identity;
 use metrics::Became;
@@ -106,7 +108,8 @@ impl Transform for Fold {
                 _ => return Outcome::Pass,
             };
             let known = is_read(text, request, caller);
-            request.await_response(shared.statements.goes_out(known));
+            let preparing = Preparing::of(request, request.sure_keyspace(caller), caller);
+            request.await_response(shared.statements.goes_out(preparing, known));
         } else if let Err(why) = folds(shared, request, caller) {
             shared.counters.became(why);
         }
@@ -188,7 +191,7 @@ fn asks(shared: &Shared, request: &Request<'_>, caller: &Caller) -> Result<bool,
             is_read(text, request, caller).ok_or(Became::Statement)
         }
         (Opcode::Execute, Some(Statement::Prepared(id))) => {
-            let known = shared.statements.known(id);
+            let known = shared.statements.known(id, caller);
             let known = known.map_err(|_| Became::Unprepared)?;
             known.ok_or(Became::Statement)
         }

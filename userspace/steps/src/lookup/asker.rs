@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::{Compression, PreparedStatements};
+use cql::{Compression, Database, PreparedStatements};
 use cql_client::{ByName as _, Client, Hello, NoAnswer, Version};
 use cql_edit::{Log as _, LookedUp, prepared_in, question_text};
 use policy::RuleName;
@@ -76,7 +76,7 @@ struct Question {
 }
 
 /// The needs of a task that asks a database.
-struct Database {
+struct Asked {
     at: SocketAddr,
     rule: RuleName,
     login: Option<Login>,
@@ -100,7 +100,7 @@ impl Asker {
         let queued = Arc::new(AtomicUsize::new(0));
         let database = {
             let (rule, login, counting) = (rule.clone(), login.clone(), counting.clone());
-            move |at| Database {
+            move |at| Asked {
                 at,
                 rule: rule.clone(),
                 login: login.clone(),
@@ -141,7 +141,7 @@ impl Asker {
 async fn run(
     mut taken: UnboundedReceiver<Question>,
     queued: Arc<AtomicUsize>,
-    database: impl Fn(SocketAddr) -> Database,
+    database: impl Fn(SocketAddr) -> Asked,
 ) {
     let mut databases = HashMap::<SocketAddr, mpsc::Sender<Box<[u8]>>>::new();
     let mut asked = HashMap::<Question, Instant>::new();
@@ -179,7 +179,7 @@ async fn run(
 }
 
 /// Asks a database, until there is nothing to ask.
-async fn serve(mut database: Database, mut ids: mpsc::Receiver<Box<[u8]>>) {
+async fn serve(mut database: Asked, mut ids: mpsc::Receiver<Box<[u8]>>) {
     let mut client = None;
     let mut rests_until: Option<Instant> = None;
     loop {
@@ -209,7 +209,7 @@ async fn serve(mut database: Database, mut ids: mpsc::Receiver<Box<[u8]>>) {
     }
 }
 
-impl Database {
+impl Asked {
     /// Asks for one statement.
     ///
     /// # Errors
@@ -235,7 +235,8 @@ impl Database {
         };
         match prepared_in(id, keyspace.as_deref(), text.as_bytes()) {
             Some(keyspace) => {
-                self.prepared.learn(id, keyspace, text.as_bytes());
+                let prepared = self.prepared.at(Database::new(self.at, 0));
+                prepared.learn(id, keyspace, text.as_bytes());
                 Ok(LookedUp::Found)
             }
             None => Ok(LookedUp::Mismatch),

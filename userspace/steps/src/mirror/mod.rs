@@ -31,7 +31,7 @@ pub use cluster::Mirrors;
 use cql::{Consistency, Opcode, StatementKind, is_system_keyspace};
 use cql_edit::{
     Caller, Copies, Error, NotCopied, Outcome, Refused, Request, Resolution, Response, Statement,
-    Transform, Unpaired,
+    Transform, Unpaired, transforms::Preparing,
 };
 use exchange::{Exchange, MAX_NAMED_BYTES, Named};
 use metrics::Fate;
@@ -191,9 +191,11 @@ impl Transform for Mirror {
             return false;
         };
         match cluster.shared.out.take(number) {
-            Found::Awaited(Awaited::Prepare { text, .. }) => {
+            Found::Awaited(Awaited::Prepare {
+                text, preparing, ..
+            }) => {
                 if let Some(id) = response.prepared_id() {
-                    cluster.shared.texts.put(id, text);
+                    cluster.shared.texts.put(id, &preparing, text);
                 }
             }
             Found::Awaited(Awaited::Copy(exchange) | Awaited::Dual(exchange)) => {
@@ -241,6 +243,7 @@ fn prepares(cluster: &Cluster, request: &mut Request<'_>, caller: &Caller) {
     };
     let awaited = Awaited::Prepare {
         text: Arc::new(Text::new(text, keyspace)),
+        preparing: Preparing::of(request, keyspace, caller),
         _room: permit,
     };
     let number = cluster.shared.out.put(awaited, Instant::now());
@@ -269,7 +272,7 @@ fn asked<'r>(
                 (kind, keyspace)
             }
             Statement::Prepared(id) => {
-                let known = cluster.shared.texts.get(id);
+                let known = cluster.shared.texts.get(id, caller.database);
                 let text = known.ok_or_else(|| Not::Known(id.to_vec()))?;
                 // A statement without a keyspace in its text means the keyspace in which it was
                 // prepared, and so do all statements of its request.

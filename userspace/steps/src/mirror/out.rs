@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{budget::Permit, exchange::Exchange, texts::Text};
+use cql_edit::transforms::Preparing;
 use parking_lot::{Mutex, MutexGuard};
 
 /// The most unanswered requests of all flows of a rule; beyond that the oldest are forgotten. Two
@@ -21,7 +22,11 @@ const LONGEST: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) enum Awaited {
     /// A PREPARE: the statement, and the room that it takes until it is answered.
-    Prepare { text: Arc<Text>, _room: Permit },
+    Prepare {
+        text: Arc<Text>,
+        preparing: Preparing,
+        _room: Permit,
+    },
     /// A copied request, to be compared.
     Copy(Arc<Exchange>),
     /// A write that must be in both databases.
@@ -105,6 +110,7 @@ mod tests {
             let permit = budget.take(0).or_else(|| Budget::new().take(0));
             Awaited::Prepare {
                 text: text.clone(),
+                preparing: Preparing::unknown(),
                 _room: permit.unwrap(),
             }
         };

@@ -1,14 +1,12 @@
-//! The texts of prepared statements, by the id that the flows' own database has given them.
+//! The texts of prepared statements, by the id that the flows' own databases have given them.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-};
+use std::sync::Arc;
 
-use cql::{Statement, StatementKind};
+use cql::{Database, Statement, StatementKind, Told};
+use cql_edit::transforms::Preparing;
 use parking_lot::Mutex;
 
-/// The most bytes of all texts. Beyond that the oldest are dropped, and are prepared again as their
+/// The most bytes of all texts. Beyond that others are dropped ([`Told`]), and are prepared again as their
 /// turn comes.
 const MAX_BYTES: usize = 16 << 20;
 
@@ -51,40 +49,28 @@ impl Text {
     }
 }
 
-/// The texts of prepared statements. Shared by the flows of a rule, because an id is a hash of
-/// keyspace and text.
-#[derive(Debug, Default)]
-pub(super) struct Texts(Mutex<State>);
+/// The texts of prepared statements, shared by the flows of a rule.
+#[derive(Debug)]
+pub(super) struct Texts(Mutex<Told<Arc<Text>>>);
 
-#[derive(Debug, Default)]
-struct State {
-    known: HashMap<Box<[u8]>, Arc<Text>>,
-    order: VecDeque<Box<[u8]>>,
-    bytes: usize,
+impl Default for Texts {
+    fn default() -> Self {
+        Self(Mutex::new(Told::weighing(MAX_BYTES, |id, text| {
+            cost(id, text)
+        })))
+    }
 }
 
 impl Texts {
-    pub(super) fn put(&self, id: &[u8], text: Arc<Text>) {
-        let mut state = self.0.lock();
-        let bytes = cost(id, &text);
-        match state.known.insert(id.into(), text) {
-            Some(old) => state.bytes -= cost(id, &old),
-            None => state.order.push_back(id.into()),
-        }
-        state.bytes += bytes;
-        while state.bytes > MAX_BYTES
-            && let Some(oldest) = state.order.pop_front()
-        {
-            if let Some(gone) = state.known.remove(&oldest) {
-                state.bytes -= cost(&oldest, &gone);
-            }
-        }
+    pub(super) fn put(&self, id: &[u8], preparing: &Preparing, text: Arc<Text>) {
+        let mut texts = self.0.lock();
+        texts.put(id, preparing.database(), preparing.holds(id), text);
     }
 
-    /// Finds a statement. None: its PREPARE was not seen.
-    pub(super) fn get(&self, id: &[u8]) -> Option<Arc<Text>> {
-        let state = self.0.lock();
-        state.known.get(id).cloned()
+    /// Finds a statement of this database. None: its PREPARE was not seen.
+    pub(super) fn get(&self, id: &[u8], database: Database) -> Option<Arc<Text>> {
+        let texts = self.0.lock();
+        Some(texts.get(id, database)?.value.clone())
     }
 }
 
@@ -101,25 +87,25 @@ mod tests {
     #[test]
     fn the_oldest_go_first_and_bytes_are_bounded() {
         let texts = Texts::default();
+        let get = |id: &[u8]| texts.get(id, Database::default());
+        let put = |id: &[u8], text: &str| {
+            let text = Arc::new(Text::new(text.as_bytes(), None));
+            texts.put(id, &Preparing::unknown(), text);
+        };
         let long = "x".repeat(MAX_TEXT_BYTES);
-        for n in 0..300_u16 {
-            let text = Text::new(long.as_bytes(), None);
-            texts.put(&n.to_be_bytes(), Arc::new(text));
-        }
-        assert!(texts.get(&0_u16.to_be_bytes()).is_none());
-        assert!(texts.get(&299_u16.to_be_bytes()).is_some());
-        let longer = format!("SELECT v FROM ks.t WHERE {long}");
+        (0..300_u16).for_each(|n| put(&n.to_be_bytes(), &long));
+        assert!(get(&0_u16.to_be_bytes()).is_none());
+        assert!(get(&299_u16.to_be_bytes()).is_some());
         for _ in 0..2 {
-            let text = Text::new(longer.as_bytes(), None);
-            texts.put(b"id", Arc::new(text));
+            put(b"id", &format!("SELECT v FROM ks.t WHERE {long}"));
         }
-        let found = texts.get(b"id").unwrap();
+        let found = get(b"id").unwrap();
         assert!(found.is_too_long && found.text.is_empty());
         assert_eq!(
             (found.kind, found.names.as_deref()),
             (StatementKind::Select, Some("ks"))
         );
-        let state = texts.0.lock();
-        assert!(state.bytes <= MAX_BYTES && state.known.len() == state.order.len());
+        let other = Database::new(([127, 0, 0, 2], 9042).into(), 0);
+        assert!(texts.get(b"id", other).is_none());
     }
 }

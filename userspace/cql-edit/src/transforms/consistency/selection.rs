@@ -4,7 +4,7 @@
 //! tell what it is for. Reads of the server's own keyspaces are out unless `keyspaces` names them: drivers begin by them,
 //! and each node answers them alone.
 
-use crate::transforms::prepared::Prepared;
+use crate::transforms::prepared::{Prepared, Preparing};
 use crate::{Caller, Outcome, Request, Statement as Asked};
 use cql::Opcode;
 use cql::{Statement, StatementKind as Kind, is_system_keyspace};
@@ -100,7 +100,7 @@ impl Selection {
         for asked in request.statements() {
             let meant = match asked {
                 Asked::Text(text) => self.meant(text, keyspace),
-                Asked::Prepared(id) => match self.prepared.known(id) {
+                Asked::Prepared(id) => match self.prepared.known(id, caller) {
                     Ok(meant) => meant,
                     Err(again) if self.is_limited() => return Err(again),
                     // All are meant but for those that are known.
@@ -121,7 +121,8 @@ impl Selection {
         };
         let meant = self.meant(text, request.sure_keyspace(caller));
         if self.is_limited() || !meant.by_keyspace {
-            request.await_response(self.prepared.goes_out(meant));
+            let preparing = Preparing::of(request, request.sure_keyspace(caller), caller);
+            request.await_response(self.prepared.goes_out(preparing, meant));
         }
     }
 
@@ -131,15 +132,15 @@ impl Selection {
     }
 
     /// Whether it has to know which statement an id stands for, and does not.
-    pub(super) fn lacks(&self, id: &[u8]) -> bool {
-        self.is_limited() && self.prepared.known(id).is_err()
+    pub(super) fn lacks(&self, id: &[u8], caller: &Caller) -> bool {
+        self.is_limited() && self.prepared.known(id, caller).is_err()
     }
 
     /// An id stands for this text.
-    pub(super) fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
+    pub(super) fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8], caller: &Caller) {
         let meant = self.meant(text, keyspace);
         if self.is_limited() || !meant.by_keyspace {
-            self.prepared.learn(id, meant);
+            self.prepared.learn(id, caller, meant);
         }
     }
 

@@ -14,7 +14,7 @@ pub use self::judge::Reason;
 use self::judge::{Judge, not_understood};
 use self::objection::Objection;
 use self::whom::Whom;
-use super::prepared::Prepared;
+use super::prepared::{Prepared, Preparing};
 use crate::{
     Caller, Copies, Error, Outcome, Refused, Request, Response, Statement, Transform, Unpaired,
 };
@@ -208,7 +208,8 @@ impl Guard {
             // The guard cannot tell which keyspace the flow is in, if this is a USE.
             Err(_) if request.opcode() == Opcode::Execute => request.may_be_use(),
             Ok(objection) if request.opcode() == Opcode::Prepare && !self.is_use(request) => {
-                request.await_response(self.prepared.goes_out(objection));
+                let preparing = preparing(request, caller);
+                request.await_response(self.prepared.goes_out(preparing, objection));
             }
             Err(_) | Ok(_) => {}
         }
@@ -271,7 +272,7 @@ impl Guard {
                         analysis.statement.keyspace.is_some() || !request.lacks_keyspace(caller);
                     objection.filter(|objection| is_somewhere || objection.reason != Reason::Table)
                 }
-                Statement::Prepared(id) => self.prepared.known(id)?,
+                Statement::Prepared(id) => self.prepared.known(id, caller)?,
             };
             if objection.is_some() {
                 return Ok(objection);
@@ -282,6 +283,12 @@ impl Guard {
             _ => None,
         })
     }
+}
+
+/// Returns what can be believed of the answer to a PREPARE, which was judged by its text and this keyspace.
+fn preparing(request: &Request<'_>, caller: &Caller) -> Preparing {
+    let keyspace = request.keyspace().or(caller.keyspace.as_deref());
+    Preparing::of(request, keyspace, caller)
 }
 
 impl Transform for Guard {
@@ -311,17 +318,17 @@ impl Transform for Guard {
         false
     }
 
-    fn lacks(&self, id: &[u8]) -> bool {
-        self.prepared.known(id).is_err()
+    fn lacks(&self, id: &[u8], caller: &Caller) -> bool {
+        self.prepared.known(id, caller).is_err()
     }
 
-    fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
+    fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8], caller: &Caller) {
         let analysis = self.analysis(text);
         let objection = match analysis.statement.kind {
             StatementKind::Use if self.judge.minds_tables() => Some(not_understood()),
             _ => self.judge.objection(text, &analysis, keyspace),
         };
-        self.prepared.learn(id, objection);
+        self.prepared.learn(id, caller, objection);
     }
 
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
@@ -344,7 +351,10 @@ impl Transform for Guard {
         };
         let is_learned = request.opcode() == Opcode::Prepare
             && (objection.is_none() || self.mode != Mode::Enforce);
-        let number = is_learned.then(|| self.prepared.goes_out(objection.clone()));
+        let number = is_learned.then(|| {
+            let preparing = preparing(request, caller);
+            self.prepared.goes_out(preparing, objection.clone())
+        });
         if let Some(number) = number {
             request.await_response(number);
         }

@@ -29,7 +29,7 @@ use self::naming::Named;
 use self::refusal::refusal;
 use self::renames::Renames;
 use self::text::{Edits, Text};
-use super::prepared::Prepared;
+use super::prepared::{Prepared, Preparing};
 use crate::{
     Caller, Change, Outcome, Refused, Request, Response, Statement, Transform,
     request_editor::may_use,
@@ -208,7 +208,9 @@ impl Rewrite {
         let mut bytes = 0;
         for (number, statement) in request.statements().enumerate() {
             let known = match statement {
-                Statement::Prepared(id) => self.prepared.known(id).map_err(Not::Prepared)?,
+                Statement::Prepared(id) => {
+                    self.prepared.known(id, caller).map_err(Not::Prepared)?
+                }
                 Statement::Text(text) => {
                     bytes += text.len();
                     let text = Text::new(text, bytes <= MAX_ANALYSED_BYTES);
@@ -250,7 +252,9 @@ impl Rewrite {
         request.change(changes);
         changed |= self.caps.request(request)?;
         if request.opcode() == Opcode::Prepare {
-            request.await_response(PREPARES | self.prepared.goes_out(first));
+            let keyspace = request.keyspace().or(caller.keyspace.as_deref());
+            let preparing = Preparing::of(request, keyspace, caller);
+            request.await_response(PREPARES | self.prepared.goes_out(preparing, first));
             return Ok(changed);
         }
         let mut wanted = match first.nodes {
@@ -290,6 +294,10 @@ impl Transform for Rewrite {
     }
 
     fn is_strict(&self) -> bool {
+        self.caps.is_any() || self.renames.is_any()
+    }
+
+    fn changes_texts(&self) -> bool {
         self.caps.is_any() || self.renames.is_any()
     }
 
