@@ -162,7 +162,12 @@ impl Host<'_> {
 
     /// A client's connection to the database, before a byte has passed.
     pub fn connect(&self) -> Conversation {
-        let to = self.listener.local_addr().unwrap();
+        self.connect_to(&self.listener)
+    }
+
+    /// A client's connection to whoever has this listener.
+    pub fn connect_to(&self, listener: &TcpListener) -> Conversation {
+        let to = listener.local_addr().unwrap();
         let dial = || TcpStream::connect(to);
         let client = match &self.clients {
             Some(elsewhere) => run_in(Some(elsewhere), None, dial),
@@ -171,7 +176,7 @@ impl Host<'_> {
         let client = client.unwrap().unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         client.set_nodelay(true).unwrap();
-        let (server, _) = accept(&self.listener);
+        let (server, _) = accept(listener);
         server.set_nodelay(true).unwrap();
         Conversation {
             client,

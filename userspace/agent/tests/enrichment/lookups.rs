@@ -3,7 +3,7 @@
 
 use std::{
     io::{ErrorKind, Read, Write},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     process::Command,
 };
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::common::{
     BINARY, PATIENCE, accept, eventually,
     frames::{RESPONSE, RESULT, frame, query, ready, startup, void},
-    wire::{Conversation, Host, auth_success, authenticate, host},
+    wire::{Conversation, Host, PREPARE, auth_success, authenticate, host},
 };
 
 const TEXT: &str = "SELECT v FROM shop.orders WHERE id = ?";
@@ -277,4 +277,62 @@ fn a_database_that_does_not_tell_is_left_in_peace() {
             .filter(|line| line.contains("it wants a log-in"));
         assert_eq!(lines.count(), 1, "{log}");
     });
+}
+
+/// Somebody else listens under the same rule, and answers a PREPARE of his own with the id of the database's statement.
+#[test]
+fn another_address_does_not_say_what_the_databases_statements_are() {
+    const OTHER: &str = "SELECT v FROM x.y";
+    for version in [3, 4, 5] {
+        host(|host| {
+            host.policy(&policy(
+                "{ transform = \"guard\", tables = [\"x\"], mode = \"enforce\" }, { transform = \"stats\" }",
+            ));
+            let port = host.listener.local_addr().unwrap().port();
+            let other = host
+                .sandbox
+                .server(|| TcpListener::bind(("127.0.0.2", port)));
+            let other = other.unwrap().unwrap();
+            let mut c = host.connect_to(&other);
+            c.client_sends(&startup(version, &[("CQL_VERSION", "3.0.0")]));
+            c.server_sends(&ready(version));
+            c.in_segments = version >= 5;
+            let flags: &[u8] = if version < 5 { &[] } else { &[0; 4] };
+            let length = (OTHER.len() as u32).to_be_bytes();
+            let body = [&length[..], OTHER.as_bytes(), flags].concat();
+            c.client_sends(&frame(version, 1, PREPARE, &body));
+            let answer = [&4_i32.to_be_bytes()[..], &[0, 16], &id()].concat();
+            c.server_sends(&frame(RESPONSE | version, 1, RESULT, &answer));
+            // There it is what he says.
+            c.client_sends(&execute(version, 2));
+            c.server_sends(&void(version, 2));
+            assert_eq!(top(host, OTHER), 1);
+            c.ends();
+            // The database's statement names a table that is closed, and the guard has not seen it.
+            let mut c = begin(host, version);
+            let asked = c.wrap(&execute(version, 3));
+            c.client.write_all(&asked).unwrap();
+            let message = b"the statement has to be prepared again";
+            let code = 0x2500_i32.to_be_bytes();
+            let told = [
+                &code[..],
+                &[0, message.len() as u8],
+                message,
+                &[0, 16],
+                &id(),
+            ]
+            .concat();
+            let told = c.wrap(&frame(RESPONSE | version, 3, 0, &told));
+            c.client_gets(&told);
+            c.ends();
+            assert_eq!(top(host, OTHER), 1);
+            // Where nobody guards, reporters do not take it for his.
+            host.policy(&policy("{ transform = \"stats\" }"));
+            let mut c = begin(host, version);
+            c.client_sends(&execute(version, 4));
+            c.server_sends(&void(version, 4));
+            assert_eq!((top(host, OTHER), top(host, "unknown")), (1, 1));
+            c.ends();
+        });
+    }
 }
