@@ -35,11 +35,35 @@ pub const MAX_NAMESPACE_BYTES: usize = 256 << 10;
 /// Names in `to` of all policies of one namespace.
 pub const MAX_NAMESPACE_NAMES: usize = 16;
 
+/// Destinations of all rules of one namespace, of which each port of a range is one: what one rule may have.
+pub const MAX_NAMESPACE_DESTINATIONS: usize = 1024;
+
+/// Ports of these: of each policy, different ones.
+pub const MAX_NAMESPACE_PORTS: usize = 512;
+
+/// Entries of `uid`, `gid` and `process` of all rules of one namespace.
+pub const MAX_NAMESPACE_IDS: usize = 512;
+
+/// Rules in shadow of one namespace.
+pub const MAX_NAMESPACE_SHADOWS: usize = 8;
+
 /// Rules of all namespaces: half of a policy's.
 pub const MAX_NAMESPACES_RULES: usize = 512;
 
 /// Names in `to` of all namespaces: half of a policy's.
 pub const MAX_NAMESPACES_NAMES: usize = 64;
+
+/// Destinations of all namespaces: half of the different ones that a policy has room for.
+pub const MAX_NAMESPACES_DESTINATIONS: usize = 4096;
+
+/// Ports of these: half of a policy's.
+pub const MAX_NAMESPACES_PORTS: usize = 2048;
+
+/// Entries of `uid`, `gid` and `process` of all namespaces: half of what a policy has room for of each.
+pub const MAX_NAMESPACES_IDS: usize = 2048;
+
+/// Rules in shadow of all namespaces: half of a policy's.
+pub const MAX_NAMESPACES_SHADOWS: usize = 32;
 
 /// Bytes of a file's name.
 pub const MAX_NAME_BYTES: usize = 63;

@@ -1,8 +1,6 @@
 //! [`TappedFlow`]: both directions of a flow, and their decoder.
 
-use cql::{
-    FlowDecoder, FramePosition, Framing, PreparedAt, Sink, Undecodable, Unread, Verdict,
-};
+use cql::{FlowDecoder, FramePosition, Framing, PreparedAt, Sink, Undecodable, Unread, Verdict};
 
 use crate::asking::{AskedSession, Asking};
 use crate::follower::{Follower, Piece, Told};

@@ -79,9 +79,9 @@ pub fn objects(data: &[u8]) {
             return assert_eq!(file.text, "", "it is no TOML");
         };
         let rules = table.get("rule").and_then(toml::Value::as_array);
-        assert_eq!(rules.map(Vec::len), Some(file.rules), "{}", file.text);
+        assert_eq!(rules.map(Vec::len), Some(file.take.rules), "{}", file.text);
         assert_eq!(table.len(), 1, "{}", file.text);
-        expected.extend(std::iter::repeat_n(kind, file.rules));
+        expected.extend(std::iter::repeat_n(kind, file.take.rules));
         files.push(Fragment {
             name: format!("{}/{n}", kind.resource()),
             text: file.text,

@@ -12,7 +12,7 @@ use super::{error::Flaw, raw::RawRule, value::expected};
 const TO: &str = "rule.to";
 
 /// Destinations of one rule, of which each port of a range is one: rules are compared with each other destination by destination.
-const MAX_RULE_DESTINATIONS: usize = 1024;
+pub(super) const MAX_RULE_DESTINATIONS: usize = 1024;
 
 /// Destinations of all rules together, also those that several of them have. Different ones are fewer
 /// ([`MAX_DESTINATIONS`](policy::MAX_DESTINATIONS)).

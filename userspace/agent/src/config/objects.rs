@@ -7,11 +7,14 @@
 use std::{collections::BTreeSet, fmt::Write as _};
 
 use policy::Destination;
-use policy_source::{Kind, PolicyFile, PolicyObject};
+use policy_source::{Kind, PolicyFile, PolicyObject, RulesTake};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
-use super::sources::{CLOSES, OPENS};
+use super::{
+    bounds::RULE_MODES,
+    sources::{CLOSES, OPENS},
+};
 
 /// Rules of one object.
 pub(super) const MAX_OBJECT_RULES: usize = 64;
@@ -87,13 +90,13 @@ pub fn file_of(object: &PolicyObject<'_>) -> Result<PolicyFile, String> {
         ));
     }
     let mut text = OPENS.to_owned();
-    let mut names = BTreeSet::new();
+    let mut taken = Taken::default();
     for (n, rule) in rules.iter().enumerate() {
         let at = |why: String| format!("spec.rules[{n}]{why}");
         let rule = rule
             .as_object()
             .ok_or_else(|| at(": expected a rule".into()))?;
-        names.extend(names_of(rule));
+        taken.add(rule);
         let rule = settled(object, rule.clone()).map_err(at)?;
         let rule = toml_of(&Value::Object(rule)).map_err(at)?.to_string();
         // A line is a rule.
@@ -104,16 +107,57 @@ pub fn file_of(object: &PolicyObject<'_>) -> Result<PolicyFile, String> {
     }
     Ok(PolicyFile {
         text: text + CLOSES,
-        rules: rules.len(),
-        names: names.len(),
+        take: taken.all(),
     })
 }
 
-/// The names among a rule's destinations.
-fn names_of(rule: &Map<String, Value>) -> impl Iterator<Item = &str> {
-    let to = rule.get("to").and_then(Value::as_array);
-    let to = to.into_iter().flatten().filter_map(Value::as_str);
-    to.filter(|to| matches!(Destination::parse(to), Ok(Destination::Named(_))))
+/// What the rules of a policy take, while they are read one by one.
+#[derive(Default)]
+struct Taken<'r> {
+    take: RulesTake,
+    names: BTreeSet<&'r str>,
+    ports: BTreeSet<u16>,
+}
+
+impl<'r> Taken<'r> {
+    /// Adds a rule. What is no destination is told with its rule, and takes nothing.
+    fn add(&mut self, rule: &'r Map<String, Value>) {
+        let list = |key: &str| {
+            rule.get(key)
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+        };
+        for to in list("to").filter_map(Value::as_str) {
+            match Destination::parse(to) {
+                Ok(Destination::Fixed(targets)) => {
+                    self.take.destinations += targets.len();
+                    self.ports
+                        .extend(targets.iter().filter_map(|target| target.port));
+                }
+                Ok(Destination::Named(target)) => {
+                    self.names.insert(to);
+                    self.take.destinations += target.ports.len().max(1);
+                    self.ports.extend(target.ports);
+                }
+                Err(_) => {}
+            }
+        }
+        let ids = ["uid", "gid", "process"].into_iter().flat_map(list);
+        self.take.ids += ids.count();
+        let mode = rule.get("mode").and_then(Value::as_str);
+        let is_shadow = |(name, is_shadow): &(&str, bool)| *is_shadow && mode == Some(*name);
+        self.take.shadows += usize::from(RULE_MODES.iter().any(is_shadow));
+        self.take.rules += 1;
+    }
+
+    fn all(self) -> RulesTake {
+        RulesTake {
+            names: self.names.len(),
+            ports: self.ports.len(),
+            ..self.take
+        }
+    }
 }
 
 /// A rule with the name that it has among all of the cluster, for the pods that it may be for.
@@ -202,11 +246,12 @@ fn toml_of(value: &Value) -> Result<toml::Value, String> {
 
 #[cfg(test)]
 mod tests {
+    use ebpf::abi;
     use policy_source::{Fragment, Fragments};
     use serde_json::json;
 
     use super::*;
-    use crate::config::{Config, Sources};
+    use crate::config::{Config, Sources, network::MAX_RULE_DESTINATIONS};
 
     fn text(namespace: &str, name: &str, spec: &Value) -> Result<String, String> {
         let kind = match namespace.is_empty() {
@@ -345,8 +390,8 @@ mod tests {
     #[test]
     fn names_and_rules_are_counted() {
         let spec = json!({"rules": [
-            {"name": "a", "to": ["db.shop:9042", ":9042", "10.0.0.1:9042", "[::1]:9042"]},
-            {"name": "b", "to": ["db.shop:9042", "cluster:main", "_cql._tcp.shop"]},
+            {"name": "a", "to": ["db.shop:9042-9044", ":9042-9143", "10.0.0.1:9042", "[::1]", "no/where"], "uid": [7, "app"], "mode": "shadow"},
+            {"name": "b", "to": ["db.shop:9042-9044", "cluster:main", "_cql._tcp.shop"], "gid": [7], "process": ["java"], "mode": "enforce"},
         ]});
         let file = file_of(&PolicyObject {
             kind: Kind::Namespaced,
@@ -354,8 +399,31 @@ mod tests {
             name: "web",
             spec: &spec,
         });
-        let file = file.unwrap();
-        assert_eq!((file.rules, file.names), (2, 3));
+        let take = RulesTake {
+            rules: 2,
+            names: 3,
+            destinations: 3 + 102 + 1 + 1 + 3 + 1 + 1,
+            ports: 102,
+            ids: 4,
+            shadows: 1,
+        };
+        assert_eq!(file.unwrap().take, take);
+    }
+
+    /// Half of everything that rules of all namespaces and of the cluster have together is the cluster's.
+    #[test]
+    fn what_namespaces_take_leaves_half_for_the_cluster() {
+        use policy::{MAX_DESTINATION_PORTS, MAX_DESTINATIONS, MAX_SHADOWS};
+        use policy_source::{
+            MAX_NAMESPACE_DESTINATIONS, MAX_NAMESPACES_DESTINATIONS, MAX_NAMESPACES_IDS,
+            MAX_NAMESPACES_PORTS, MAX_NAMESPACES_SHADOWS,
+        };
+        assert_eq!(MAX_NAMESPACES_DESTINATIONS, MAX_DESTINATIONS / 2);
+        assert_eq!(MAX_NAMESPACES_PORTS, MAX_DESTINATION_PORTS / 2);
+        assert_eq!(MAX_NAMESPACES_SHADOWS, MAX_SHADOWS / 2);
+        let fit = abi::MAX_UIDS.min(abi::MAX_GIDS).min(abi::MAX_PROCESSES);
+        assert_eq!(MAX_NAMESPACES_IDS as u32, fit / abi::GENERATIONS / 2);
+        assert_eq!(MAX_NAMESPACE_DESTINATIONS, MAX_RULE_DESTINATIONS);
     }
 
     #[test]

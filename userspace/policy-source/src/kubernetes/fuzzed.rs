@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     collection::{Collection, Keep, Kept, ListMetadata},
-    objects::{self, Kind, PolicyFile, Text},
+    objects::{self, Kind, PolicyFile, RulesTake, Text},
     pods,
 };
 use crate::{Failure, MAX_OBJECTS, MAX_OBJECTS_BYTES};
@@ -25,8 +25,10 @@ pub fn api_server(data: &[u8]) {
         let text: Text = Box::new(|object| match object.spec.as_array() {
             Some(rules) => Ok(PolicyFile {
                 text: object.spec.to_string(),
-                rules: rules.len(),
-                names: 0,
+                take: RulesTake {
+                    rules: rules.len(),
+                    ..RulesTake::default()
+                },
             }),
             None => Err("no rules".to_owned()),
         });

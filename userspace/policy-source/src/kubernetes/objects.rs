@@ -7,9 +7,11 @@ use serde_json::value::RawValue;
 
 use super::collection::{Kept, Metadata};
 use crate::{
-    Fragment, Fragments, MAX_NAMESPACE_BYTES, MAX_NAMESPACE_NAMES, MAX_NAMESPACE_OBJECTS,
-    MAX_NAMESPACE_RULES, MAX_NAMESPACES_NAMES, MAX_NAMESPACES_RULES, MAX_OBJECT_BYTES, MAX_OBJECTS,
-    MAX_OBJECTS_BYTES, status::cut,
+    Fragment, Fragments, MAX_NAMESPACE_BYTES, MAX_NAMESPACE_DESTINATIONS, MAX_NAMESPACE_IDS,
+    MAX_NAMESPACE_NAMES, MAX_NAMESPACE_OBJECTS, MAX_NAMESPACE_PORTS, MAX_NAMESPACE_RULES,
+    MAX_NAMESPACE_SHADOWS, MAX_NAMESPACES_DESTINATIONS, MAX_NAMESPACES_IDS, MAX_NAMESPACES_NAMES,
+    MAX_NAMESPACES_PORTS, MAX_NAMESPACES_RULES, MAX_NAMESPACES_SHADOWS, MAX_OBJECT_BYTES,
+    MAX_OBJECTS, MAX_OBJECTS_BYTES, status::cut,
 };
 
 /// The group of the objects.
@@ -99,10 +101,38 @@ impl PartialEq for Policy {
 pub struct PolicyFile {
     /// The text.
     pub text: String,
-    /// The rules in it.
+    /// The rules in it, and what they take.
+    pub take: RulesTake,
+}
+
+/// What rules take of what all rules have together. The rules of every namespace are beside the cluster's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RulesTake {
+    /// The rules.
     pub rules: usize,
-    /// The different names in the rules' `to`.
+    /// Different names in `to`.
     pub names: usize,
+    /// Destinations, of which each port of a range is one. Those that several rules have count for each.
+    pub destinations: usize,
+    /// Different ports of these.
+    pub ports: usize,
+    /// Entries of `uid`, `gid` and `process`.
+    pub ids: usize,
+    /// Rules in shadow.
+    pub shadows: usize,
+}
+
+impl RulesTake {
+    fn and(self, other: Self) -> Self {
+        Self {
+            rules: self.rules + other.rules,
+            names: self.names + other.names,
+            destinations: self.destinations + other.destinations,
+            ports: self.ports + other.ports,
+            ids: self.ids + other.ids,
+            shadows: self.shadows + other.shadows,
+        }
+    }
 }
 
 /// Writes a policy as a file. The error says what is wrong with it.
@@ -169,62 +199,97 @@ fn file(
 #[derive(Clone, Copy, Default)]
 struct Taken {
     policies: usize,
-    rules: usize,
     bytes: usize,
-    names: usize,
+    rules: RulesTake,
 }
 
 impl Taken {
-    /// Adds a policy. None: it exceeds a share.
-    fn and(self, file: &PolicyFile, most: &Self) -> Option<Self> {
+    /// Adds a policy.
+    ///
+    /// # Errors
+    /// Says which share it exceeds.
+    fn and(self, file: &PolicyFile, most: &Self) -> Result<Self, String> {
         let taken = Self {
             policies: self.policies + 1,
-            rules: self.rules + file.rules,
             bytes: self.bytes + file.text.len(),
-            names: self.names + file.names,
+            rules: self.rules.and(file.take),
         };
-        let fits = taken.policies <= most.policies
-            && taken.rules <= most.rules
-            && taken.names <= most.names
-            && taken.bytes <= most.bytes;
-        fits.then_some(taken)
+        let counts = taken.counts().into_iter().zip(most.counts());
+        let beyond = counts
+            .filter(|((_, found), (_, most))| found > most)
+            .map(|((what, _), (_, most))| format!("{most} {what}"))
+            .next();
+        match beyond {
+            None => Ok(taken),
+            Some(share) => Err(share),
+        }
     }
 
-    fn said(&self, of: &str) -> String {
-        let Self {
-            policies,
+    fn counts(&self) -> [(&'static str, usize); 8] {
+        let RulesTake {
             rules,
-            bytes,
             names,
-        } = self;
-        format!(
-            "{of} at most {policies} policies, with {rules} rules, {names} names in `to` and {bytes} bytes together"
-        )
+            destinations,
+            ports,
+            ids,
+            shadows,
+        } = self.rules;
+        [
+            ("policies", self.policies),
+            ("rules", rules),
+            ("names in `to`", names),
+            (
+                "destinations, of which each port of a range is one",
+                destinations,
+            ),
+            ("different ports in `to`, counted in each policy", ports),
+            ("entries of `uid`, `gid` and `process`", ids),
+            ("rules in shadow", shadows),
+            ("bytes", self.bytes),
+        ]
     }
 }
 
-/// All policies together. Rules and names are bounded where they are parsed.
+/// All policies together. What their rules take is bounded where they are parsed.
 const ALL: Taken = Taken {
     policies: MAX_OBJECTS,
-    rules: usize::MAX,
     bytes: MAX_OBJECTS_BYTES,
-    names: usize::MAX,
+    rules: RulesTake {
+        rules: usize::MAX,
+        names: usize::MAX,
+        destinations: usize::MAX,
+        ports: usize::MAX,
+        ids: usize::MAX,
+        shadows: usize::MAX,
+    },
 };
 
 /// Objects: those of all namespaces: half is left for the cluster's.
 const NAMESPACES: Taken = Taken {
     policies: MAX_OBJECTS / 2,
-    rules: MAX_NAMESPACES_RULES,
     bytes: MAX_OBJECTS_BYTES / 2,
-    names: MAX_NAMESPACES_NAMES,
+    rules: RulesTake {
+        rules: MAX_NAMESPACES_RULES,
+        names: MAX_NAMESPACES_NAMES,
+        destinations: MAX_NAMESPACES_DESTINATIONS,
+        ports: MAX_NAMESPACES_PORTS,
+        ids: MAX_NAMESPACES_IDS,
+        shadows: MAX_NAMESPACES_SHADOWS,
+    },
 };
 
 /// Objects: those of one namespace.
 const NAMESPACE: Taken = Taken {
     policies: MAX_NAMESPACE_OBJECTS,
-    rules: MAX_NAMESPACE_RULES,
     bytes: MAX_NAMESPACE_BYTES,
-    names: MAX_NAMESPACE_NAMES,
+    rules: RulesTake {
+        rules: MAX_NAMESPACE_RULES,
+        names: MAX_NAMESPACE_NAMES,
+        destinations: MAX_NAMESPACE_DESTINATIONS,
+        ports: MAX_NAMESPACE_PORTS,
+        ids: MAX_NAMESPACE_IDS,
+        shadows: MAX_NAMESPACE_SHADOWS,
+    },
 };
 
 /// Makes files of policies. What cannot be one is named in [`Fragments::unusable`].
@@ -247,11 +312,9 @@ pub(super) fn read(cluster: &Kept<Policy>, namespaced: &Kept<Policy>) -> Read {
         read.generations.insert(name.clone(), policy.generation);
         read.fragments.revision = read.fragments.revision.max(policy.version);
         let mut take = |file: PolicyFile| {
-            let more = all.and(&file, &ALL).ok_or_else(|| {
-                format!(
-                    "all policies are at most {MAX_OBJECTS}, of {MAX_OBJECTS_BYTES} bytes together"
-                )
-            })?;
+            let more = all
+                .and(&file, &ALL)
+                .map_err(|share| format!("all policies have at most {share} together"))?;
             if kind == Kind::Namespaced {
                 let of_own = match own {
                     Some((of, taken)) if of == namespace => taken,
@@ -259,10 +322,10 @@ pub(super) fn read(cluster: &Kept<Policy>, namespaced: &Kept<Policy>) -> Read {
                 };
                 let of_own = of_own
                     .and(&file, &NAMESPACE)
-                    .ok_or_else(|| NAMESPACE.said("a namespace has"))?;
+                    .map_err(|share| format!("a namespace has at most {share} together"))?;
                 namespaces = namespaces
                     .and(&file, &NAMESPACES)
-                    .ok_or_else(|| NAMESPACES.said("all namespaces have"))?;
+                    .map_err(|share| format!("all namespaces have at most {share} together"))?;
                 own = Some((namespace, of_own));
             }
             all = more;
@@ -300,13 +363,14 @@ mod tests {
             let text: Text = Box::new(|object| match object.spec.as_u64() {
                 Some(rules) => Ok(PolicyFile {
                     text: "rule\n".repeat(rules as usize),
-                    rules: rules as usize,
-                    names: 0,
+                    take: RulesTake {
+                        rules: rules as usize,
+                        ..RulesTake::default()
+                    },
                 }),
                 None => Ok(PolicyFile {
                     text: object.spec.to_string(),
-                    rules: 1,
-                    names: object.spec.as_array().map_or(0, Vec::len),
+                    take: take_of(object.spec),
                 }),
             });
             let json = RawValue::from_string(format!("{{\"spec\":{json}}}")).unwrap();
@@ -314,6 +378,19 @@ mod tests {
             kept.put(name, policy(kind, &metadata, &json, &text), 2 * MAX_OBJECTS);
         }
         kept
+    }
+
+    /// A list is one of names; anything else says how many it has of what.
+    fn take_of(spec: &serde_json::Value) -> RulesTake {
+        let count = |what: &str| spec[what].as_u64().unwrap_or_default() as usize;
+        RulesTake {
+            rules: 1,
+            names: spec.as_array().map_or(0, Vec::len),
+            destinations: count("destinations"),
+            ports: count("ports"),
+            ids: count("ids"),
+            shadows: count("shadows"),
+        }
     }
 
     #[test]
@@ -365,11 +442,22 @@ mod tests {
             (12, 4, "32", MAX_NAMESPACES_RULES / 32),
             (2, 10, "[1,2]", 2 * (MAX_NAMESPACE_NAMES / 2)),
             (12, 4, "[1,2,3,4]", MAX_NAMESPACES_NAMES / 4),
+            (1, 5, "{\"destinations\": 256}", 4),
+            (12, 4, "{\"destinations\": 256}", 16),
+            (1, 5, "{\"ports\": 128}", 4),
+            (12, 4, "{\"ports\": 128}", 16),
+            (1, 5, "{\"ids\": 128}", 4),
+            (12, 4, "{\"ids\": 128}", 16),
+            (1, 5, "{\"shadows\": 2}", 4),
+            (12, 4, "{\"shadows\": 2}", 16),
         ] {
             let read = objects(namespaces, each, json);
             assert_eq!(read.files.len(), files, "{namespaces} {each} {json}");
             assert_eq!(read.unusable.len(), namespaces * each - files);
         }
+        let read = objects(1, 5, "{\"shadows\": 2}");
+        let why = &read.unusable["underpasspolicies/n00/04"];
+        assert_eq!(why, "a namespace has at most 8 rules in shadow together");
     }
 
     #[test]

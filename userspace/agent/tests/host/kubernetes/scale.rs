@@ -11,7 +11,7 @@ use std::{
 
 use policy_source::{
     API_SERVER, KubernetesCounter, KubernetesFollower, KubernetesSettings, OwnPod, Pace,
-    PolicyFile, Verdict, dial_plainly,
+    PolicyFile, RulesTake, Verdict, dial_plainly,
 };
 use sandbox::{Sandbox, measured, run_in, skip::skip};
 use serde_json::{Value, json};
@@ -155,8 +155,10 @@ fn begin(cluster: &Cluster<'_>, tokens: [&Path; 2], tasks: &mut JoinSet<()>) {
             text: Box::new(|object| {
                 Ok(PolicyFile {
                     text: object.spec.to_string(),
-                    rules: RULES,
-                    names: 0,
+                    take: RulesTake {
+                        rules: RULES,
+                        ..RulesTake::default()
+                    },
                 })
             }),
             offers,
