@@ -1,6 +1,6 @@
 //! The files of a policy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -94,9 +94,9 @@ pub struct Fragments {
     /// by one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unusable: BTreeMap<String, String>,
-    /// Whether there are objects that were not read, for want of room. One that is not here may be there all the same.
+    /// Kinds with objects that were not read, for want of room. An object of such a kind that is not here may be there all the same.
     #[serde(default, skip)]
-    pub is_cut: bool,
+    pub cut: BTreeSet<String>,
 }
 
 /// Why what is in etcd is no policy.
@@ -145,7 +145,7 @@ impl Fragments {
             version: None,
             files,
             unusable: BTreeMap::new(),
-            is_cut: false,
+            cut: BTreeSet::new(),
         })
     }
 
@@ -166,7 +166,7 @@ impl Fragments {
             version: None,
             files,
             unusable: BTreeMap::new(),
-            is_cut: false,
+            cut: BTreeSet::new(),
         })
     }
 
@@ -206,6 +206,12 @@ impl Fragments {
         }
         digits.truncate(DIGEST_DIGITS);
         digits
+    }
+
+    /// Whether an object that is not here may be there all the same: it was not read, or is no file.
+    pub fn may_have(&self, name: &str) -> bool {
+        let kind = name.split('/').next().unwrap_or_default();
+        self.cut.contains(kind) || self.unusable.contains_key(name)
     }
 
     /// Returns a file's text.

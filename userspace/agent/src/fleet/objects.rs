@@ -86,9 +86,7 @@ pub fn choose(
     known: &Refusals,
     check: &dyn Fn(&Fragments) -> Result<(), String>,
 ) -> Result<Choice, String> {
-    let stays = |name: &str| {
-        offered.is_cut || offered.unusable.contains_key(name) || offered.text(name).is_some()
-    };
+    let stays = |name: &str| offered.may_have(name) || offered.text(name).is_some();
     let kept = in_force.files.iter().filter(|file| stays(&file.name));
     let kept = Fragments {
         revision: offered.revision,
@@ -303,12 +301,17 @@ mod tests {
 
     #[test]
     fn what_is_not_read_stays() {
-        let in_force = objects(&[("a", "a1"), ("z", "deny")]);
+        let mut in_force = objects(&[("a", "a1"), ("z", "deny")]);
+        in_force.files.push(Fragment {
+            name: "other/z".to_owned(),
+            text: "other".to_owned(),
+        });
         let mut offered = objects(&[("a", "a2")]);
-        offered.is_cut = true;
+        // One kind has more than are read, and nothing of another one stays by that.
+        offered.cut.insert("p".to_owned());
         let choice = choose(&in_force, &offered, &Refusals::new(), &check).unwrap();
         assert_eq!(texts(&choice.good), "a2 deny");
-        offered.is_cut = false;
+        offered.cut.clear();
         offered.unusable.insert("p/z".into(), "nested".into());
         let choice = choose(&choice.good, &offered, &Refusals::new(), &check).unwrap();
         assert_eq!(texts(&choice.good), "a2 deny");

@@ -298,10 +298,10 @@ pub(super) fn read(cluster: &Kept<Policy>, namespaced: &Kept<Policy>) -> Read {
     let (mut all, mut namespaces, mut own) = (Taken::default(), Taken::default(), None);
     for (kind, kept) in [(Kind::Cluster, cluster), (Kind::Namespaced, namespaced)] {
         if kept.is_cut {
-            read.fragments.is_cut = true;
             let why =
                 "there are more than are read: of those that are not, what was in force stays";
             let name = kind.resource().to_owned();
+            read.fragments.cut.insert(name.clone());
             read.fragments.unusable.insert(name, why.to_owned());
         }
     }
@@ -413,7 +413,7 @@ mod tests {
         let why = |name: &str| read.fragments.unusable[name].as_str();
         assert!(why("underpasspolicies/n/deep").contains("recursion limit"));
         assert!(why("underpasspolicies/n/long").contains("expected at most"));
-        assert!(!read.fragments.is_cut);
+        assert!(read.fragments.cut.is_empty());
     }
 
     #[test]
@@ -465,7 +465,8 @@ mod tests {
         let mut namespaced = kept(&[("n", "a", "1".into())]);
         namespaced.is_cut = true;
         let read = read(&Kept::default(), &namespaced);
-        assert!(read.fragments.is_cut);
+        let is_there = |name: &str| read.fragments.may_have(name);
+        assert!(is_there("underpasspolicies/n/z") && !is_there("clusterunderpasspolicies/z"));
         assert!(read.fragments.unusable.contains_key("underpasspolicies"));
         assert_eq!(read.fragments.files.len(), 1);
     }
