@@ -13,7 +13,7 @@ use tokio::{
 use super::Control;
 use crate::{
     config::{Sources, Store},
-    fleet::{Choice, Halves, LOOK_AGAIN, Refusal, Refusals, choose},
+    fleet::{Choice, Halves, LOOK_AGAIN, Refusal, Refusals, choose, for_status},
 };
 
 /// The time between two looks at policies that are objects, at least: whoever may write one does not hold the agent up.
@@ -355,10 +355,12 @@ impl Control {
                 self.try_beside(own, &halves.good)?;
             }
             for name in halves.left {
-                refused.insert(name, format!("it is not tried by itself: {error:#}"));
+                let why = for_status(&name, &format!("{error:#}"));
+                refused.insert(name, format!("it is not tried by itself: {why}"));
             }
             good = halves.good;
             for (file, why) in halves.refused {
+                let why = for_status(&file.name, &why);
                 refused.insert(file.name.clone(), why.clone());
                 let refusal = Refusal::beside(file.text, why, good.digest());
                 self.from_fleet.refusals.insert(file.name, refusal);

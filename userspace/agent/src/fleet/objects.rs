@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use policy_source::{Fragment, Fragments};
+use policy_source::{Fragment, Fragments, Kind};
+
+/// Reason that the status of a policy has where the whole one speaks of another.
+const BESIDE: &str = "it does not fit beside the other policies and the node's own files: the log of the node's agent says why";
 
 /// Checks of one offer. One more than it takes to find a wrong one among all of them, several times over.
 const MAX_CHECKS: usize = 64;
@@ -135,10 +138,11 @@ pub fn choose(
             files: vec![file.clone()],
             ..Fragments::default()
         };
-        let is_wrong = check(&alone).is_err();
+        let wrong = check(&alone).err();
+        let is_wrong = wrong.is_some();
         let refusal = Refusal {
+            why: for_status(&file.name, &wrong.unwrap_or(why)),
             text: file.text,
-            why,
             at: Instant::now(),
             beside: (!is_wrong).then(|| beside.clone()),
         };
@@ -150,6 +154,26 @@ pub fn choose(
         refusals,
         left: halves.left,
     })
+}
+
+/// Returns the reason for which a policy is refused as its status has it. **Invariant**: whoever may read the status of a namespace's policy
+/// reads nothing there of another namespace, of the cluster's own policies or of the node: a reason that begins neither with a
+/// place in the policy nor with one of its rules is in the log alone.
+pub fn for_status(name: &str, why: &str) -> String {
+    let is_own = why.starts_with(&format!("kubernetes:{name}:"));
+    let mut parts = name.split('/');
+    let is_of_rule = match (parts.next(), parts.next(), parts.next()) {
+        (Some(kind), Some(namespace), Some(name)) if kind == Kind::Namespaced.resource() => {
+            why.starts_with(&format!("rule {namespace}_{name}."))
+        }
+        // Whoever reads it may read the others' too, but for what is at a place.
+        _ => !why.starts_with("kubernetes:") && !why.starts_with('/'),
+    };
+    if is_own || is_of_rule {
+        return why.to_owned();
+    }
+    tracing::warn!("the policy {name} does not fit beside the others: {why}");
+    BESIDE.to_owned()
 }
 
 /// Finds what fits: all of it, or halves, down to the one that is wrong.
@@ -297,6 +321,57 @@ mod tests {
         let choice = choose(&choice.good, &offered, &choice.refusals, &check).unwrap();
         assert_eq!(texts(&choice.good), "small big");
         assert!(!choice.is_open());
+    }
+
+    #[test]
+    fn a_refusal_says_nothing_of_others() {
+        let (own, others) = (
+            "underpasspolicies/a/web",
+            [
+                "kubernetes:underpasspolicies/z/db:1:9: rule.to: found \"10.9.8.7\"",
+                "kubernetes:underpasspolicies/a/web2:1:9: rule.to",
+                "/etc/underpass/underpass.toml:1:1: rule.to",
+                "rule audit.audited: audit: cannot write to /srv/audit.log",
+                "rule a_web2.r: tls",
+            ],
+        );
+        for why in others {
+            assert_eq!(for_status(own, why), BESIDE);
+        }
+        let clusters = "clusterunderpasspolicies/audit";
+        let [place, _, own_file, opens, _] = others;
+        assert_eq!(for_status(clusters, place), BESIDE);
+        assert_eq!(for_status(clusters, own_file), BESIDE);
+        assert_eq!(for_status(clusters, opens), opens);
+        for why in [
+            "kubernetes:underpasspolicies/a/web:2:9: rule.to",
+            "rule a_web.r: tls",
+        ] {
+            assert_eq!(for_status(own, why), why);
+        }
+
+        // The bound is flagged where the last rule is, which is another's.
+        let objects = |names: &[&str]| {
+            let files = names.iter().map(|name| Fragment {
+                name: format!("underpasspolicies/{name}"),
+                text: String::new(),
+            });
+            Fragments::of_objects(1, files.collect()).unwrap()
+        };
+        let full = |whole: &Fragments| match whole.files.last() {
+            Some(last) if whole.files.len() > 1 => {
+                Err(format!("kubernetes:{}:1:9: found \"10.9.8.7\"", last.name))
+            }
+            _ => Ok(()),
+        };
+        let choice = choose(
+            &objects(&["z/db"]),
+            &objects(&["a/web", "z/db"]),
+            &Refusals::new(),
+            &full,
+        );
+        let refused = choice.unwrap().refused();
+        assert_eq!(refused["underpasspolicies/a/web"], BESIDE);
     }
 
     #[test]
