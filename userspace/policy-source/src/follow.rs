@@ -99,8 +99,10 @@ impl Follower {
                     held.heard = Instant::now();
                     if !read(said?)?.events().is_empty() {
                         time::sleep(SETTLE).await;
+                        let was_unusable = unusable.is_some();
                         (_, unusable) = self.read(&mut session).await?;
-                        if unusable.is_some() {
+                        // What is in force already is no news to whoever gives verdicts.
+                        if was_unusable || unusable.is_some() {
                             self.verdicts.mark_changed();
                         }
                         (self.tell)(News::InStep);

@@ -116,7 +116,7 @@ impl Host {
                     in_force.clone_from(&digest);
                     in_force_version = offer.version;
                 }
-                verdicts.send_replace(Some(Verdict {
+                let verdict = Some(Verdict {
                     revision: offer.revision,
                     version: offer.version,
                     digest,
@@ -125,7 +125,13 @@ impl Host {
                     in_force_version,
                     refused: BTreeMap::new(),
                     kept: None,
-                }));
+                });
+                // As the agent does it: a verdict that was given is none again.
+                verdicts.send_if_modified(|before| {
+                    let is_news = *before != verdict;
+                    *before = verdict;
+                    is_news
+                });
             }
         };
         tasks.spawn_on(judge, runtime.handle());
@@ -428,6 +434,13 @@ fn a_bad_policy_and_one_beyond_the_bounds_change_nothing_and_are_told() {
     let good = push(&runtime, &etcd, &[("a.toml", "good again")]);
     eventually("it follows again", PATIENCE, || host.has(&good));
     assert_eq!(status(&|status| status.has(&good)).in_force, good);
+
+    // And so does whoever takes the mistake away: that policy has its verdict already.
+    put("/underpass/rules/x", "");
+    let refused = status(&|status| status.error.is_some());
+    assert_eq!(refused.in_force, good);
+    etcd.ctl(0, &["del", "/underpass/rules/x"]).unwrap();
+    assert_eq!(status(&|status| status.has(&good)).error, None);
 }
 
 #[test]
