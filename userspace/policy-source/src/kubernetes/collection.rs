@@ -56,6 +56,9 @@ pub struct Metadata {
     /// The version of the store.
     #[serde(default)]
     pub resource_version: String,
+    /// When it was made, as RFC 3339 has it.
+    #[serde(default)]
+    pub creation_timestamp: Option<String>,
     /// The labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -12,6 +13,12 @@ pub const MAX_PODS: usize = 2048;
 
 /// The label by which a ReplicaSet of a Deployment knows its pods: the end of its name.
 const TEMPLATE: &str = "pod-template-hash";
+
+/// Minutes between a CronJob's time and a pod of its Job, at most: a week, for Jobs that wait or try again.
+const MOST_MINUTES_LATE: i64 = 7 * 24 * 60;
+
+/// Minutes by which the clock of who makes Jobs may be ahead of the API server's.
+const MOST_MINUTES_EARLY: i64 = 10;
 
 /// Facts of a pod that a container runtime does not know, or not as they are by now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,14 +79,26 @@ fn owner(pod: &Metadata) -> Option<String> {
             let name = name.and_then(|name| name.strip_suffix('-'));
             name.map(|name| format!("deployment/{name}"))
         }
-        // `NAME-MINUTES`, where minutes since 1970 have eight digits.
         "job" => owner.name.rsplit_once('-').and_then(|(name, minutes)| {
-            let is_scheduled = minutes.len() == 8 && minutes.bytes().all(|b| b.is_ascii_digit());
-            is_scheduled.then(|| format!("cronjob/{name}"))
+            is_scheduled(minutes, pod).then(|| format!("cronjob/{name}"))
         }),
         _ => None,
     };
     Some(above.unwrap_or_else(|| format!("{kind}/{}", owner.name)))
+}
+
+/// Whether the end of a Job's name is that of a CronJob's: the minutes since 1970 for which it is scheduled, a while before its pod was made. A day,
+/// as people end names with one, is another number of as many digits.
+fn is_scheduled(minutes: &str, pod: &Metadata) -> bool {
+    let is_number = minutes.bytes().all(|b| b.is_ascii_digit());
+    let minutes = minutes.parse::<i64>().ok().filter(|_| is_number);
+    let made = pod.creation_timestamp.as_deref();
+    let made = made.and_then(|made| made.parse::<Timestamp>().ok());
+    let (Some(minutes), Some(made)) = (minutes, made) else {
+        return false;
+    };
+    let ago = made.as_second().div_euclid(60) - minutes;
+    (-MOST_MINUTES_EARLY..=MOST_MINUTES_LATE).contains(&ago)
 }
 
 #[cfg(test)]
@@ -91,6 +110,7 @@ mod tests {
         let pod = |kind: &str, name: &str, hash: &str| {
             let metadata = serde_json::json!({
                 "name": "p",
+                "creationTimestamp": "2025-11-13T21:17:05Z",
                 "labels": {TEMPLATE: hash},
                 "ownerReferences": [
                     {"kind": "Other", "name": "x"},
@@ -107,7 +127,13 @@ mod tests {
                 Some("deployment/shop"),
             ),
             ("StatefulSet", "db", "", Some("statefulset/db")),
-            ("Job", "nightly-29384756", "", Some("cronjob/nightly")),
+            // 2025-11-13T20:37, and six days earlier.
+            ("Job", "nightly-29384437", "", Some("cronjob/nightly")),
+            ("Job", "nightly-29375797", "", Some("cronjob/nightly")),
+            ("Job", "import-20240615", "", Some("job/import-20240615")),
+            ("Job", "import-31122025", "", Some("job/import-31122025")),
+            ("Job", "years-29000000", "", Some("job/years-29000000")),
+            ("Job", "signed-+9384437", "", Some("job/signed-+9384437")),
             ("Job", "once-1", "", Some("job/once-1")),
             ("DaemonSet", "agent", "", Some("daemonset/agent")),
         ] {
