@@ -185,6 +185,34 @@ impl Fleet {
         })
     }
 
+    /// Finds the version before the latest, which is the one before that which the latest repeats: who goes back twice is two versions behind. None:
+    /// there is no earlier one.
+    ///
+    /// # Errors
+    /// etcd does not answer, or does not have the latest any more.
+    pub async fn before_latest(&mut self) -> Result<Option<u64>, Failure> {
+        let Some(mut number) = self.head().await? else {
+            return Ok(None);
+        };
+        // A version repeats an earlier one, of which at most so many are kept.
+        for _ in 0..KEPT_VERSIONS {
+            match self.repeated(number).await? {
+                Some(earlier) if earlier < number => number = earlier,
+                _ => break,
+            }
+        }
+        Ok(number.checked_sub(1).filter(|number| *number > 0))
+    }
+
+    /// Reads which version one repeats. Of one that is no longer kept nobody knows.
+    async fn repeated(&mut self, number: u64) -> Result<Option<u64>, Failure> {
+        match self.version(number).await {
+            Ok(version) => Ok(version.repeats),
+            Err(Failure::Absent(_)) => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// Reads the statuses of all hosts whose agents follow, in the order of their names. What is no status is left out.
     ///
     /// # Errors

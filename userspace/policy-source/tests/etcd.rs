@@ -606,6 +606,36 @@ fn only_the_right_etcd_is_believed_and_it_is_told_who_asks() {
 }
 
 #[test]
+fn who_goes_back_twice_is_two_versions_behind_and_never_at_the_bad_one() {
+    let etcd = Etcd::start(None, 1).unwrap();
+    runtime().block_on(async {
+        let settings = settings(&etcd.endpoints());
+        let mut fleet = Fleet::connect(&settings, &dial_plainly()).await.unwrap();
+        assert_eq!(fleet.before_latest().await.unwrap(), None);
+        let text = |n: u64| policy(&[("a.toml", &format!("# {n}"))]);
+        // The version that each push repeats, and the one before it: 3 is bad, and so is 6.
+        for (number, repeats, before) in [
+            (1, None, None),
+            (2, None, Some(1)),
+            (3, None, Some(2)),
+            (4, Some(2), Some(1)),
+            (5, Some(1), None),
+            (6, None, Some(5)),
+            (7, Some(4), Some(1)),
+        ] {
+            let pushed = fleet.push(text(repeats.unwrap_or(number)), repeats, 0);
+            assert_eq!(pushed.await.unwrap().number, number);
+            assert_eq!(fleet.before_latest().await.unwrap(), before, "{number}");
+        }
+        // A version that repeats one that is no longer kept is behind that one.
+        for _ in 0..KEPT_VERSIONS {
+            fleet.push(text(7), Some(7), 0).await.unwrap();
+        }
+        assert_eq!(fleet.before_latest().await.unwrap(), Some(6));
+    });
+}
+
+#[test]
 fn versions_are_kept_bounded_and_can_be_pushed_again_but_not_at_the_same_time() {
     let etcd = Etcd::start(None, 1).unwrap();
     runtime().block_on(async {

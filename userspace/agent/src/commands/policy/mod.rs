@@ -56,7 +56,7 @@ pub enum PolicyAction {
     },
     /// Push an earlier version again
     Rollback {
-        /// Number of the version; without it, the one before the latest
+        /// Number of the version; without it, the one before the latest, or before the one that the latest repeats
         #[arg(value_name = "VERSION")]
         version: Option<u64>,
     },
@@ -132,9 +132,11 @@ async fn rollback(config: &Path, version: Option<u64>) -> anyhow::Result<ExitCod
     let mut fleet = connect(config).await?;
     let number = match version {
         Some(number) => number,
-        None => match fleet.head().await? {
-            Some(head @ 2..) => head - 1,
-            _ => bail!("there is no earlier version to go back to: nobody has pushed two"),
+        None => match fleet.before_latest().await? {
+            Some(number) => number,
+            None => bail!(
+                "there is no earlier version to go back to: name one (`underpass policy rollback VERSION`), or push another policy"
+            ),
         },
     };
     let fragments = fleet.version(number).await?.fragments;
