@@ -6,9 +6,7 @@
 
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
-use etcd_client::{
-    LeaseKeepAliveStream, LeaseKeeper, PutOptions, WatchOptions, WatchResponse, WatchStream,
-};
+use etcd_client::{LeaseKeepAliveStream, LeaseKeeper, WatchOptions, WatchResponse, WatchStream};
 use tokio::{
     sync::watch,
     time::{self, Instant, MissedTickBehavior},
@@ -16,6 +14,7 @@ use tokio::{
 
 use crate::{
     Dial, Failure, Fragments, Pace, STATUS_TTL, Settings, Status, Verdict,
+    namesake::Namesake,
     session::{Session, ask},
 };
 
@@ -33,6 +32,8 @@ pub enum News<'n> {
     Failed(&'n Failure),
     /// There is no policy that could be offered.
     Unusable(&'n Verdict),
+    /// Another agent is alive that says it is this host; or, if not, none is any more.
+    Namesake(bool),
 }
 
 /// Follows a policy.
@@ -87,6 +88,7 @@ impl Follower {
         let mut session = Session::open_next(&self.settings, member, dial, answer).await?;
         let (now, mut unusable) = self.read(&mut session).await?;
         let mut held = Held::begin(&mut session, now).await?;
+        let mut namesake = Namesake::new(self.pace.outlives);
         *failures = 0;
         (self.tell)(News::InStep);
         self.verdicts.mark_changed();
@@ -117,8 +119,14 @@ impl Follower {
                     }
                     let verdict = self.verdicts.borrow_and_update().clone();
                     if let Some(verdict) = unusable.clone().or(verdict) {
-                        self.acknowledge(&mut session, held.lease, &verdict).await?;
+                        let key = session.keys.status(&self.host);
+                        let status = self.status(&verdict)?;
+                        namesake.put(&mut session, key, status, held.lease).await?;
                     }
+                }
+                () = namesake.is_due() => {
+                    let is_there = namesake.look(&mut session).await?;
+                    (self.tell)(News::Namesake(is_there));
                 }
                 _ = probes.tick() => {
                     if held.heard.elapsed() > self.pace.silence {
@@ -162,19 +170,9 @@ impl Follower {
         Ok((now, Some(verdict)))
     }
 
-    async fn acknowledge(
-        &self,
-        session: &mut Session,
-        lease: i64,
-        verdict: &Verdict,
-    ) -> Result<(), Failure> {
+    fn status(&self, verdict: &Verdict) -> Result<String, Failure> {
         let status = Status::new(&self.host, &self.agent, verdict);
-        let text = serde_json::to_string(&status).map_err(|e| Failure::Lost(e.to_string()))?;
-        let key = session.keys.status(&self.host);
-        let options = PutOptions::new().with_lease(lease);
-        ask(session.answer, session.client.put(key, text, Some(options)))
-            .await
-            .map(drop)
+        serde_json::to_string(&status).map_err(|e| Failure::Lost(e.to_string()))
     }
 }
 

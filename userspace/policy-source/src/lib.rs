@@ -3,6 +3,7 @@
 //! - `settings`: where etcd is, and how it is reached; `session`: a connection to one of its members.
 //! - `fragments`: the files of a policy, their bounds and their digest; `keys`: where they are.
 //! - `follow`: an agent's part. Each change is offered whole; the verdict on it becomes the host's status.
+//! - `namesake`: whether another agent says that it is the same host.
 //! - `status`: that status; `fleet`: what operators do: push, roll back, read statuses.
 //! - `sharing`: an agent's part in limits that the fleet shares.
 //! - `kubernetes`: an agent's part where policies are objects of a cluster, and who counts what agents say of them.
@@ -21,6 +22,7 @@ mod fragments;
 pub mod fuzzed;
 mod keys;
 mod kubernetes;
+mod namesake;
 mod pace;
 mod session;
 mod settings;

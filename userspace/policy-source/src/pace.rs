@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::STATUS_TTL;
+
 /// The times of an agent that follows. Tests have shorter ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
@@ -16,6 +18,8 @@ pub struct Pace {
     pub shortest_wait: Duration,
     /// The longest.
     pub longest_wait: Duration,
+    /// The time after which the lease of an agent that has ended is gone, also of one that was taken over from: longer than [`STATUS_TTL`].
+    pub outlives: Duration,
 }
 
 impl Default for Pace {
@@ -26,6 +30,7 @@ impl Default for Pace {
             silence: Duration::from_secs(6),
             shortest_wait: Duration::from_millis(250),
             longest_wait: Duration::from_secs(15),
+            outlives: 3 * STATUS_TTL,
         }
     }
 }

@@ -42,6 +42,7 @@ const PACE: Pace = Pace {
     silence: Duration::from_millis(500),
     shortest_wait: Duration::from_millis(20),
     longest_wait: Duration::from_millis(200),
+    outlives: Duration::from_millis(500),
 };
 
 fn settings(endpoints: &[String]) -> Settings {
@@ -96,6 +97,8 @@ impl Host {
                         News::Heard => "heard".to_owned(),
                         News::Failed(failure) => failure.label().to_owned(),
                         News::Unusable(verdict) => verdict.error.clone().unwrap(),
+                        News::Namesake(true) => "namesake".to_owned(),
+                        News::Namesake(false) => "alone again".to_owned(),
                     };
                     *said.lock().unwrap().entry(word).or_default() += 1;
                 })
@@ -603,6 +606,42 @@ fn only_the_right_etcd_is_believed_and_it_is_told_who_asks() {
         stranger.heard("tls") + stranger.heard("lost") > 0
     });
     assert!(!stranger.has(&good));
+}
+
+#[test]
+fn two_live_agents_of_one_name_are_noticed_and_one_that_has_ended_is_not() {
+    let etcd = Etcd::start(None, 1).unwrap();
+    let runtime = runtime();
+    let good = push(&runtime, &etcd, &[("a.toml", "good")]);
+    let key = "/underpass/status/clone";
+    let leases = || -> Vec<String> {
+        let said = etcd.ctl(0, &["lease", "list"]).unwrap();
+        let lines = said.lines().skip(1).map(|lease| lease.trim().to_owned());
+        lines.filter(|lease| !lease.is_empty()).collect()
+    };
+    let settings = || settings(&etcd.endpoints());
+    let first = Host::new(&runtime, "clone", settings());
+    eventually("the first has a status", PATIENCE, || {
+        first.has(&good) && etcd.ctl(0, &["get", key]).unwrap().contains("clone")
+    });
+    let [of_first] = leases().try_into().unwrap();
+    let second = Host::new(&runtime, "clone", settings());
+    let other = Host::new(&runtime, "other", settings());
+    eventually("two say that they are one host", PATIENCE, || {
+        second.heard("namesake") > 1
+    });
+    // The first one has ended, and its lease with it.
+    drop(first);
+    etcd.ctl(0, &["lease", "revoke", &of_first]).unwrap();
+    eventually("there is one again", PATIENCE, || {
+        second.heard("alone again") > 0
+    });
+    let heard = second.heard("namesake");
+    push(&runtime, &etcd, &[("a.toml", "better")]);
+    std::thread::sleep(3 * PACE.outlives);
+    assert_eq!(second.heard("namesake"), heard);
+    assert_eq!(other.heard("namesake") + other.heard("alone"), 0);
+    assert_eq!(second.heard("lost") + second.heard("late"), 0);
 }
 
 #[test]

@@ -26,6 +26,7 @@ pub struct FleetMetrics {
     in_step: IntGauge,
     is_refused: IntGauge,
     revision: IntGauge,
+    has_namesake: IntGauge,
     state: Arc<State>,
 }
 
@@ -76,6 +77,10 @@ impl FleetMetrics {
                 "underpass_policy_source_revision",
                 "Revision of etcd, or version of Kubernetes, at which the fleet's policy in force was changed last.",
             )?,
+            has_namesake: IntGauge::new(
+                "underpass_policy_source_namesake",
+                "1 while another agent that is alive writes the status of a host of this name into etcd, as a clone of this host does.",
+            )?,
             state: Arc::default(),
         };
         let age = Age {
@@ -90,6 +95,7 @@ impl FleetMetrics {
         registry.register(Box::new(metrics.in_step.clone()))?;
         registry.register(Box::new(metrics.is_refused.clone()))?;
         registry.register(Box::new(metrics.revision.clone()))?;
+        registry.register(Box::new(metrics.has_namesake.clone()))?;
         registry.register(Box::new(age))?;
         for result in RESULTS {
             metrics.changes.with_label_values(&[result]);
@@ -150,6 +156,13 @@ impl FleetMetrics {
 
     pub(super) fn not_kept(&self) {
         self.changes.with_label_values(&["not_kept"]).inc();
+    }
+
+    /// Notes whether another agent says that it is this host. Returns whether one does, and that is new.
+    pub(super) fn namesake(&self, is_there: bool) -> bool {
+        let was_there = self.has_namesake.get() == 1;
+        self.has_namesake.set(i64::from(is_there));
+        is_there && !was_there
     }
 
     fn hear(&self) {

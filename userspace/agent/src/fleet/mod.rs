@@ -153,6 +153,14 @@ fn tell(store: &str, metrics: &FleetMetrics, news: &News<'_>) {
                 false => tracing::debug!("the fleet's policy is still not followed: {failure}"),
             }
         }
+        News::Namesake(is_there) => {
+            if metrics.namesake(*is_there) {
+                tracing::warn!(
+                    "another agent is alive that says it is this host: give each host a name of its own (`name` in [host]), or they \
+                     write one status in {store} and have one share of the fleet's limits"
+                );
+            }
+        }
         News::Unusable(verdict) => {
             metrics.refused();
             let why = verdict.error.as_deref().unwrap_or_default();

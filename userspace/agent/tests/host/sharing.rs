@@ -39,6 +39,7 @@ const PACE: Pace = Pace {
     silence: Duration::from_secs(3),
     shortest_wait: Duration::from_millis(250),
     longest_wait: Duration::from_secs(1),
+    outlives: Duration::from_secs(60),
 };
 
 /// A log that nobody reads: what passes says enough.

@@ -32,7 +32,7 @@ pub(super) async fn run(config: &Path, daemon_set: &str) -> anyhow::Result<ExitC
             News::Failed(why) => {
                 eprintln!("cannot count policies, or write down what was counted: {why}")
             }
-            News::Heard | News::Unusable(_) => {}
+            News::Heard | News::Unusable(_) | News::Namesake(_) => {}
         }),
     };
     tokio::select! {
