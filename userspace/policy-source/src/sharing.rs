@@ -33,6 +33,9 @@ use crate::{
 /// How long what a host wants outlives its agent, in periods: the others have its share then.
 pub const LEASE_PERIODS: u32 = 4;
 
+/// A lease that is so many times as long as the period asks for, or as short, is exchanged: a fleet that grows a little has its hosts do nothing.
+const LEASE_OFF: u32 = 2;
+
 /// The longest time between two looks that is taken from a leader: that of a fleet of 60,000 hosts.
 pub const LONGEST_PERIOD: Duration = Duration::from_secs(60);
 
@@ -76,14 +79,20 @@ pub struct Sharer {
 /// The parts of a session beside its connection.
 struct Joined {
     watch: WatchStream,
-    lease: i64,
-    keeper: LeaseKeeper,
-    kept: LeaseKeepAliveStream,
-    renewals: Interval,
+    lease: Lease,
     heard: Instant,
     /// Whether some host leads.
     is_led: bool,
     period: Duration,
+}
+
+/// A lease, which is renewed four times before it ends.
+struct Lease {
+    id: i64,
+    lasts: Duration,
+    keeper: LeaseKeeper,
+    kept: LeaseKeepAliveStream,
+    renewals: Interval,
 }
 
 impl Sharer {
@@ -163,12 +172,22 @@ impl Sharer {
                 }
                 _ = looks.tick() => {
                     self.look(member, looked, leading.is_some());
-                    self.publish(&mut session, joined.lease, member).await?;
+                    if joined.lease.is_off(joined.period) {
+                        joined.lease = Lease::grant(&mut session, joined.period).await?;
+                        if let Some(leader) = &leading
+                            && !leader.hang_on(&mut session, &self.host, joined.lease.id).await?
+                        {
+                            leading = None;
+                        }
+                        // What hangs on the lease before is published again. That one ends by itself.
+                        member.session_ended();
+                    }
+                    self.publish(&mut session, joined.lease.id, member).await?;
                     match &mut leading {
                         _ if joined.is_led => {}
                         Some(leader) => leader.doubt(),
                         None => {
-                            leading = Leading::begin(&mut session, &self.host, joined.lease).await?;
+                            leading = Leading::begin(&mut session, &self.host, joined.lease.id).await?;
                             joined.is_led = true;
                         }
                     }
@@ -186,8 +205,8 @@ impl Sharer {
                     }
                     joined.watch.request_progress().await?;
                 }
-                _ = joined.renewals.tick() => joined.keeper.keep_alive().await?,
-                renewed = joined.kept.message() => {
+                _ = joined.lease.renewals.tick() => joined.lease.keeper.keep_alive().await?,
+                renewed = joined.lease.kept.message() => {
                     let is_alive = renewed?.is_some_and(|renewed| renewed.ttl() > 0);
                     if !is_alive {
                         return Err(Failure::Lost("the lease of the limits has ended".to_owned()));
@@ -201,7 +220,7 @@ impl Sharer {
                 }
             }
             if member.is_idle() {
-                ask(session.answer, session.client.lease_revoke(joined.lease)).await?;
+                ask(session.answer, session.client.lease_revoke(joined.lease.id)).await?;
                 return Ok(());
             }
         }
@@ -233,6 +252,37 @@ fn spread(period: Duration) -> Interval {
     ticks
 }
 
+impl Lease {
+    /// Takes a lease that is as long as a fleet with this period asks for.
+    async fn grant(session: &mut Session, period: Duration) -> Result<Self, Failure> {
+        let lasts = lasting(period);
+        let seconds = lasts.as_secs() as i64;
+        let granted = ask(session.answer, session.client.lease_grant(seconds, None)).await?;
+        let id = granted.id();
+        let (keeper, kept) = ask(session.answer, session.client.lease_keep_alive(id)).await?;
+        let mut renewals = time::interval(lasts / 4);
+        renewals.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Self {
+            id,
+            lasts,
+            keeper,
+            kept,
+            renewals,
+        })
+    }
+
+    /// Whether a fleet with this period asks for quite another one.
+    fn is_off(&self, period: Duration) -> bool {
+        let lasting = lasting(period);
+        self.lasts >= lasting * LEASE_OFF || self.lasts * LEASE_OFF <= lasting
+    }
+}
+
+/// The length of a lease in a fleet whose hosts look once in a period.
+fn lasting(period: Duration) -> Duration {
+    PERIOD.max(period) * LEASE_PERIODS
+}
+
 impl Joined {
     /// Reads the levels, watches from the next revision on, and takes a lease.
     async fn begin(session: &mut Session, member: &mut Member) -> Result<Self, Failure> {
@@ -251,22 +301,10 @@ impl Joined {
             .with_prefix()
             .with_start_revision(now + 1);
         let watch = ask(session.answer, session.client.watch(prefix, Some(options))).await?;
-        let lasts = PERIOD.max(period) * LEASE_PERIODS;
-        let lease = ask(
-            session.answer,
-            session.client.lease_grant(lasts.as_secs() as i64, None),
-        )
-        .await?;
-        let lease = lease.id();
-        let (keeper, kept) = ask(session.answer, session.client.lease_keep_alive(lease)).await?;
-        let mut renewals = time::interval(lasts / 4);
-        renewals.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let lease = Lease::grant(session, period).await?;
         Ok(Self {
             watch,
             lease,
-            keeper,
-            kept,
-            renewals,
             heard: Instant::now(),
             is_led,
             period,

@@ -98,6 +98,22 @@ impl Leading {
         }))
     }
 
+    /// Has the leader's key hang on another lease. Returns whether this host still leads.
+    pub(super) async fn hang_on(
+        &self,
+        session: &mut Session,
+        host: &str,
+        lease: i64,
+    ) -> Result<bool, Failure> {
+        let key = session.keys.leader();
+        let leads = Compare::create_revision(key.clone(), CompareOp::Equal, self.since);
+        let put = TxnOp::put(key, host, Some(PutOptions::new().with_lease(lease)));
+        let txn = Txn::new().when([leads]).and_then([put]);
+        Ok(ask(session.answer, session.client.txn(txn))
+            .await?
+            .succeeded())
+    }
+
     /// Does what news ask for. Returns whether this host still leads.
     pub(super) async fn act(&mut self, news: News, session: &mut Session) -> Result<bool, Failure> {
         match news {
