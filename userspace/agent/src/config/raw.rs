@@ -36,8 +36,11 @@ use crate::{
 /// `500ms`, `2s`, `1m`: see [`steps::duration`].
 const DURATION: &str = "^[0-9]+(ms|s|m)$";
 
-/// `1%`, `0.5%`: see [`super::holdout`].
-const PERCENT: &str = "^[0-9]+([.][0-9]+)?%$";
+/// `1%`, `0.5%`, and no more than 50%: see [`super::holdout`].
+const PERCENT_OF_CONNECTIONS: &str = "^0*(50([.]0+)?|[1-4]?[0-9]([.][0-9]+)?)%$";
+
+/// `1%`, `0.5%`, and no more than 100%: see [`super::host`].
+const PERCENT_OF_HOSTS: &str = "^0*(100([.]0+)?|[0-9]{1,2}([.][0-9]+)?)%$";
 
 /// A policy file of underpass: the agent's own settings, and ordered rules that say what happens to connections.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
@@ -221,7 +224,7 @@ pub(super) struct RawAgent {
     /// `holdout`. It is read again with the rules.
     #[schemars(
         with = "Option<String>",
-        regex(pattern = PERCENT),
+        regex(pattern = PERCENT_OF_CONNECTIONS),
         extend("title" = "share from 0% to 50%", "default" = format!("{}%", bounds::DEFAULT_HELD_OUT * 100.0))
     )]
     pub holdout: Option<Spanned<String>>,
@@ -326,7 +329,7 @@ pub(super) struct RawRule {
     /// hosts of a smaller one, too. Without this key: all.
     #[schemars(
         with = "Option<String>",
-        regex(pattern = PERCENT),
+        regex(pattern = PERCENT_OF_HOSTS),
         extend("title" = "share from 0% to 100%", "examples" = ["10%"])
     )]
     pub rollout: Option<Spanned<String>>,
@@ -514,7 +517,7 @@ pub(super) struct RawRule {
     /// only reads, and does not `mirror`; none elsewhere.
     #[schemars(
         with = "Option<String>",
-        regex(pattern = PERCENT),
+        regex(pattern = PERCENT_OF_CONNECTIONS),
         extend("title" = "share from 0% to 50%", "examples" = ["5%"])
     )]
     pub holdout: Option<Spanned<String>>,

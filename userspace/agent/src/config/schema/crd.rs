@@ -6,11 +6,15 @@
 
 use std::{fs, path::PathBuf};
 
+use policy::owner_in_full;
 use policy_source::{GROUP, VERSION};
 use serde_json::{Map, Value, json};
 
 use super::{
-    super::objects::{MAX_OBJECT_RULES, NOT_TENANTS, TENANT_KEYS, TENANT_STEPS},
+    super::{
+        objects::{MAX_OBJECT_RULES, NOT_TENANTS, TENANT_KEYS, TENANT_STEPS},
+        tests::parse,
+    },
     name_of,
     page::STEPS,
     schema, to,
@@ -19,6 +23,21 @@ use super::{
 /// Bounds where the schema has none. Without them the API server cannot say what a validation costs, and refuses the CRD.
 const MAX_TEXT: usize = 1024;
 const MAX_ITEMS: usize = 256;
+
+/// Kinds in an entry of `owner`.
+const OWNER_KINDS: [&str; 11] = [
+    "deployment",
+    "deploy",
+    "statefulset",
+    "sts",
+    "daemonset",
+    "ds",
+    "replicaset",
+    "rs",
+    "job",
+    "cronjob",
+    "cj",
+];
 
 /// Validations of a rule, for what most often is wrong with one: an expression (CEL), and what `kubectl apply` says.
 const RULES: [(&str, &str); 8] = [
@@ -71,6 +90,70 @@ fn the_charts_crds_are_what_the_schema_says() {
             "{} is stale: set UPDATE_DOCS=1 and run this test again",
             path.display()
         );
+    }
+}
+
+#[test]
+fn what_nodes_refuse_by_its_form_kubectl_refuses() {
+    let rule = schema().pointer("/properties/rule/items").unwrap().clone();
+    let rule = rule_of(&rule, true);
+    let takes = |key: &str, value: &Value| {
+        jsonschema::draft7::new(&rule["properties"][key])
+            .unwrap()
+            .is_valid(value)
+    };
+    for (key, value, is_taken) in [
+        ("rollout", "0%", true),
+        ("rollout", "99.5%", true),
+        ("rollout", "100%", true),
+        ("rollout", "100.0%", true),
+        ("rollout", "005%", true),
+        ("rollout", "101%", false),
+        ("rollout", "100.1%", false),
+        ("rollout", "200%", false),
+        ("rollout", "10", false),
+        ("rollout", "-1%", false),
+        ("rollout", "NaN%", false),
+        ("holdout", "0%", true),
+        ("holdout", "0.5%", true),
+        ("holdout", "49.9%", true),
+        ("holdout", "50%", true),
+        ("holdout", "50.00%", true),
+        ("holdout", "50.1%", false),
+        ("holdout", "51%", false),
+        ("holdout", "90%", false),
+        ("holdout", "100%", false),
+    ] {
+        assert_eq!(takes(key, &json!(value)), is_taken, "{key} {value}");
+        let rest = match key {
+            "holdout" => "action = \"enrich\"\nfail = \"open\"",
+            _ => "action = \"bypass\"",
+        };
+        let text = format!("[[rule]]\nname = \"r\"\n{rest}\n{key} = {value:?}\n");
+        assert_eq!(parse(&text).is_ok(), is_taken, "{key} {value}");
+    }
+    for (owner, is_taken) in [
+        ("deploy/web", true),
+        ("Deployment/web-*", true),
+        ("STS/db", true),
+        ("statefulset/db", true),
+        ("ds/a", true),
+        ("daemonset/a", true),
+        ("rs/a", true),
+        ("replicaset/a", true),
+        ("job/a", true),
+        ("cj/a", true),
+        ("cronjob/a", true),
+        ("web", false),
+        ("pod/web", false),
+        ("deploy/", false),
+        ("/web", false),
+        ("deploy/a/b", false),
+        ("deploys/a", false),
+        ("", false),
+    ] {
+        assert_eq!(takes("owner", &json!([owner])), is_taken, "{owner}");
+        assert_eq!(owner_in_full(owner).is_some(), is_taken, "{owner}");
     }
 }
 
@@ -293,6 +376,7 @@ fn rule_of(rule: &Value, is_tenants: bool) -> Value {
     for (key, value) in to::form().as_object().unwrap() {
         has.get_mut("to").unwrap()["items"][key] = value.clone();
     }
+    has.get_mut("owner").unwrap()["items"]["pattern"] = owner_form().into();
     let pipeline = has.get_mut("pipeline").unwrap();
     pipeline["items"] = json!({"type": "object", "required": ["transform"], "properties": keys});
     let rules = RULES
@@ -300,6 +384,18 @@ fn rule_of(rule: &Value, is_tenants: bool) -> Value {
         .map(|(rule, message)| json!({"rule": rule, "message": message}));
     rule["x-kubernetes-validations"] = rules.collect();
     rule
+}
+
+/// Returns the form of an entry of `owner`, as [`policy::owner_in_full`] reads it: a kind in any case, and a name.
+fn owner_form() -> String {
+    let in_any_case = |kind: &str| -> String {
+        let letters = kind.chars();
+        letters
+            .map(|letter| format!("[{}{letter}]", letter.to_ascii_uppercase()))
+            .collect()
+    };
+    let kinds = OWNER_KINDS.map(in_any_case).join("|");
+    format!("^({kinds})/[^/]+$")
 }
 
 fn anything() -> Value {
