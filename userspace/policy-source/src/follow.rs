@@ -124,7 +124,7 @@ impl Follower {
                         namesake.put(&mut session, key, status, held.lease).await?;
                     }
                 }
-                () = namesake.is_due() => {
+                () = namesake.due() => {
                     let is_there = namesake.look(&mut session).await?;
                     (self.tell)(News::Namesake(is_there));
                 }

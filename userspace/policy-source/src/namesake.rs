@@ -69,7 +69,7 @@ impl Namesake {
     }
 
     /// Waits until it is to be found out whether the other one lives; for ever, if nobody is known.
-    pub(crate) async fn is_due(&self) {
+    pub(crate) async fn due(&self) {
         match self.other {
             Some((_, at)) => time::sleep_until(at).await,
             None => std::future::pending().await,

@@ -111,7 +111,7 @@ pub fn file_of(object: &PolicyObject<'_>) -> Result<PolicyFile, String> {
     })
 }
 
-/// What the rules of a policy take, while they are read one by one.
+/// Counts of what the rules of a policy take, while they are read one by one.
 #[derive(Default)]
 struct Taken<'r> {
     take: RulesTake,

@@ -105,7 +105,7 @@ pub struct PolicyFile {
     pub take: RulesTake,
 }
 
-/// What rules take of what all rules have together. The rules of every namespace are beside the cluster's own.
+/// Shares of rules in what all rules have together. The rules of every namespace are beside the cluster's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RulesTake {
     /// The rules.
