@@ -22,14 +22,14 @@ pub mod world;
 
 use std::{
     io::{self, Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream},
     path::Path,
     time::Duration,
 };
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use sandbox::{Agent, Netns, Sandbox, Wire};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 /// The agent under test.
 pub const BINARY: &str = env!("CARGO_BIN_EXE_underpass");
@@ -262,6 +262,11 @@ pub fn listens_at(agent: &Agent<'_>) -> SocketAddr {
 pub fn cause(agent: &Agent<'_>, cause: &str) -> f64 {
     let name = format!("underpass_safer_path_total{{cause=\"{cause}\"}}");
     agent.metric(&name).unwrap()
+}
+
+/// Stops listening. To close the socket would not do: a process that another test is starting has a copy of it until it runs its program.
+pub fn stop_listening(listener: TcpListener) {
+    SockRef::from(&listener).shutdown(Shutdown::Both).unwrap();
 }
 
 /// Waits until `holds` does.

@@ -18,7 +18,7 @@ use std::{
 
 use hosts::*;
 
-use crate::common::{Family, accept, enrich, eventually, rule, to};
+use crate::common::{Family, accept, enrich, eventually, rule, stop_listening, to};
 
 #[test]
 fn a_bypassed_client_is_left_alone_and_so_is_whoever_no_rule_speaks_of() {
@@ -108,7 +108,7 @@ fn a_database_that_does_not_listen_refuses_as_ever_and_one_that_begins_to_is_kno
     exchange(&mut client, &mut database);
     assert_eq!(outcome(&agent, "intercepted"), 1.0);
     // It ends, though a connection of its lasts.
-    drop(listener);
+    stop_listening(listener);
     let refused = hosts.connect(Family::V4).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     exchange(&mut client, &mut database);

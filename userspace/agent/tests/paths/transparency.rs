@@ -226,7 +226,8 @@ fn a_client_with_options_in_its_packets_connects_at_once() {
         let odd = agent.metric("underpass_safer_path_total{cause=\"odd_syn\"}");
         assert_eq!(odd.unwrap(), 0.0);
         // Nobody listens there any more.
-        drop((client, listener));
+        drop(client);
+        stop_listening(listener);
         let refused = hosts
             .client(|| dial_with_options(family, to, AT_ONCE))
             .unwrap_err();

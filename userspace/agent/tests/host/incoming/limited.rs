@@ -10,7 +10,7 @@ use sandbox::{Agent, run_in};
 use socket2::{Domain, Socket, Type};
 
 use super::hosts::*;
-use crate::common::{BINARY, Family, accept, cause, eventually, rule, to};
+use crate::common::{BINARY, Family, accept, cause, eventually, rule, stop_listening, to};
 
 const LIMIT: usize = 3;
 const OTHER: &str = "192.0.2.7:0";
@@ -108,7 +108,7 @@ fn what_ends_before_it_is_accepted_is_taken_off_and_a_dead_agents_limit_holds() 
     let connect = |_| hosts.connect(Family::V4).unwrap();
     let _clients: Vec<TcpStream> = (0..LIMIT).map(connect).collect();
     assert!(is_refused(&hosts, Family::V4));
-    drop(listener);
+    stop_listening(listener);
     let listener = listen(&hosts, Family::V4);
     let pairs = fill(&hosts, &listener, Family::V4);
     agent.kill().unwrap();
