@@ -9,9 +9,13 @@ use std::{
 };
 
 use policy_source::{Fragment, Fragments, Kind};
+use telemetry::Rarely;
 
 /// Reason that the status of a policy has where the whole one speaks of another.
 const BESIDE: &str = "it does not fit beside the other policies and the node's own files: the log of the node's agent says why";
+
+/// Lines about policies that do not fit beside others: whoever may write policies decides how many there are.
+static NOT_BESIDE: Rarely = Rarely::new();
 
 /// Checks of one offer. One more than it takes to find a wrong one among all of them, several times over.
 const MAX_CHECKS: usize = 64;
@@ -172,7 +176,13 @@ pub fn for_status(name: &str, why: &str) -> String {
     if is_own || is_of_rule {
         return why.to_owned();
     }
-    tracing::warn!("the policy {name} does not fit beside the others: {why}");
+    NOT_BESIDE.say(|not_said_before| {
+        tracing::warn!(
+            policy = name,
+            not_said_before,
+            "does not fit beside the others: {why}"
+        );
+    });
     BESIDE.to_owned()
 }
 

@@ -67,18 +67,18 @@ pub(in super::super) async fn carry(
     ride.count(&relay);
     // What has been asked is told as not answered, if that can still be said.
     let finished = catch_unwind(AssertUnwindSafe(|| relay.finish()));
-    let end = match (end, finished) {
-        (Some(end), Ok(())) => end,
-        _ => FlowEnd::Closed {
-            reason: CloseReason::Panicked,
-            far: None,
-        },
-    };
+    let end = end.unwrap_or(FlowEnd::Closed {
+        reason: CloseReason::Panicked,
+        far: None,
+    });
     // Its sides may take a while to close.
     flow.commands.close();
-    let FlowEnd::Closed { reason, far } = end else {
-        return; // Another agent goes on with it.
+    let FlowEnd::Closed { mut reason, far } = end else {
+        return; // Another agent goes on with it, whatever could not be told here.
     };
+    if finished.is_err() {
+        reason = CloseReason::Panicked;
+    }
     if let Some(splice) = ride.splice() {
         splice.let_out();
     }
