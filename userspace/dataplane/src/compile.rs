@@ -245,6 +245,23 @@ pub fn compile(
     })
 }
 
+/// Finds out whether a policy fits, whatever cgroups there are on a host.
+///
+/// # Errors
+/// Names the first rule with which it does not, by its number.
+pub fn fit(policy: &Policy) -> Result<(), (usize, CompileError)> {
+    if policy.rules.len() > MAX_RULES {
+        let error = CompileError::TooManyRules(policy.rules.len());
+        return Err((MAX_RULES, error));
+    }
+    let mut sets = Sets::default();
+    for (n, rule) in policy.rules.iter().enumerate() {
+        sets.enter_rule(n, rule, |_| None);
+        sets.fit().map_err(|error| (n, error))?;
+    }
+    Ok(())
+}
+
 /// How much of each frame is copied of the rule's flows. While its session is asked for, everything that steps may need.
 pub(crate) fn taps(rule: &Rule) -> u8 {
     let taps = match (rule.is_tapped(), rule.is_session()) {

@@ -4,7 +4,7 @@
 //! of the keys of session rules, `network.rs` those of `to` and
 //! `from`, `users.rs` those of `uid` and `gid`, `backends.rs` and `remember.rs` those of `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
 //! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `path.rs` that of `path`, `holdout.rs` that of `holdout`, `otlp.rs` that of `[otlp]`, `shadow.rs` that of `mode`, `limit.rs` that of `limit`, `containers.rs` those of
-//! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `host.rs` those of `[host]`, `hosts` and `rollout`, `clusters.rs` that of `[[cluster]]`, `source.rs` that of `[policy]`, `sharing.rs` that of `[limits]`, `etcd.rs` what both have alike, `objects.rs` how policies of Kubernetes become files, `selector.rs` that of a mark's, `sources.rs` which files there are, `in_full.rs` how all of it is printed, `layout.rs` how a file is laid out, `error.rs` how an
+//! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `host.rs` those of `[host]`, `hosts` and `rollout`, `clusters.rs` that of `[[cluster]]`, `source.rs` that of `[policy]`, `sharing.rs` that of `[limits]`, `etcd.rs` what both have alike, `objects.rs` how policies of Kubernetes become files, `selector.rs` that of a mark's, `sources.rs` which files there are, `in_full.rs` how all of it is printed, `layout.rs` how a file is laid out, `fits.rs` whether the kernel has room for it, `error.rs` how an
 //! error names its place.
 
 mod admin;
@@ -15,6 +15,7 @@ mod containers;
 mod dry;
 mod error;
 mod etcd;
+mod fits;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
 mod health;
@@ -59,6 +60,7 @@ use std::{
 
 use dataplane::{IncomingOptions, edge::Interface};
 pub use error::{ConfigError, LineColumn};
+use fits::Written;
 pub use holdout::told as held_out;
 pub use host::Host;
 pub use in_full::{InForce, without_login};
@@ -218,14 +220,17 @@ impl Config {
     pub fn of(sources: &Sources) -> Result<Self, ConfigError> {
         let raw = sources.parse()?;
         let has_shadows = raw.has_shadows();
+        let written = Written::of(&raw);
         // Also of rules in shadow it says what is wrong with them as they are meant.
-        let config = parse::config(raw).map_err(|flaw| sources.error(flaw))?;
-        if !has_shadows {
-            return Ok(config);
+        let mut config = parse::config(raw).map_err(|flaw| sources.error(flaw))?;
+        if has_shadows {
+            let mut raw = sources.parse()?;
+            raw.put_into_shadow();
+            config = parse::config(raw).map_err(|flaw| sources.error(flaw))?;
         }
-        let mut raw = sources.parse()?;
-        raw.put_into_shadow();
-        parse::config(raw).map_err(|flaw| sources.error(flaw))
+        let fits = written.fit(&config.policy);
+        fits.map_err(|flaw| sources.error(flaw))?;
+        Ok(config)
     }
 
     /// Checks texts as for every host at once: also the rules that are for other hosts.
@@ -235,9 +240,13 @@ impl Config {
     pub fn for_every_host(sources: &Sources) -> Result<Self, ConfigError> {
         // Rules in shadow, too, are checked as they are meant.
         let mut raw = sources.parse()?;
+        let written = Written::of(&raw);
         let host = host::of(std::mem::take(&mut raw.host)).map_err(|flaw| sources.error(flaw))?;
         raw.keep_all(&host).map_err(|flaw| sources.error(flaw))?;
-        parse::config(raw).map_err(|flaw| sources.error(flaw))
+        let config = parse::config(raw).map_err(|flaw| sources.error(flaw))?;
+        let fits = written.fit_everywhere(&config.policy);
+        fits.map_err(|flaw| sources.error(flaw))?;
+        Ok(config)
     }
 
     /// Checks the text of a file; `path` is for messages.

@@ -31,7 +31,7 @@ pub(super) fn check(rule: &RawRule, session: &SessionConditions) -> Result<(), F
 }
 
 impl RawRule {
-    fn is_shadow(&self) -> bool {
+    pub(super) fn is_shadow(&self) -> bool {
         let mode = self.mode.as_ref().map(|mode| mode.get_ref().as_str());
         RULE_MODES
             .iter()
