@@ -43,7 +43,7 @@ pub use keys::MAX_PREFIX_BYTES;
 pub use kubernetes::{
     API_SERVER, GROUP, Kind, KubernetesCounter, KubernetesFollower, KubernetesSettings,
     MAX_LINE_BYTES, MAX_NODES, MAX_PODS, OwnPod, PodFacts, Pods, PolicyFile, PolicyObject,
-    RulesTake, SAY_AGAIN, SERVICE_ACCOUNT, Text, VERSION, in_cluster,
+    RulesTake, SAY_AGAIN, SERVICE_ACCOUNT, Shares, Text, VERSION, in_cluster,
 };
 pub use pace::Pace;
 pub use session::{Dial, MAX_MESSAGE_BYTES, dial_plainly};

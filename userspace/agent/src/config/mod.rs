@@ -66,7 +66,7 @@ pub use host::Host;
 pub use in_full::{InForce, without_login};
 pub use layout::laid_out;
 use names::ClusterSettings;
-pub use objects::file_of as file_of_object;
+pub use objects::{file_of as file_of_object, take_of as take_of_rules};
 pub use path::RulePath;
 use policy::{Policy, RuleName};
 pub use protective::absent_cgroups;

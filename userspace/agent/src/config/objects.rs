@@ -90,13 +90,11 @@ pub fn file_of(object: &PolicyObject<'_>) -> Result<PolicyFile, String> {
         ));
     }
     let mut text = OPENS.to_owned();
-    let mut taken = Taken::default();
     for (n, rule) in rules.iter().enumerate() {
         let at = |why: String| format!("spec.rules[{n}]{why}");
         let rule = rule
             .as_object()
             .ok_or_else(|| at(": expected a rule".into()))?;
-        taken.add(rule);
         let rule = settled(object, rule.clone()).map_err(at)?;
         let rule = toml_of(&Value::Object(rule)).map_err(at)?.to_string();
         // A line is a rule.
@@ -105,10 +103,22 @@ pub fn file_of(object: &PolicyObject<'_>) -> Result<PolicyFile, String> {
         }
         let _ = writeln!(text, "{rule},");
     }
+    text.push_str(CLOSES);
     Ok(PolicyFile {
-        text: text + CLOSES,
-        take: taken.all(),
+        take: take_of(&text),
+        text,
     })
+}
+
+/// Counts what the rules in a text take that was written here. One that was not takes nothing, and is wrong anyway.
+pub fn take_of(text: &str) -> RulesTake {
+    let table: toml::Table = text.parse().unwrap_or_default();
+    let rules = table.get("rule").and_then(toml::Value::as_array);
+    let mut taken = Taken::default();
+    for rule in rules.into_iter().flatten() {
+        taken.add(rule);
+    }
+    taken.all()
 }
 
 /// Counts of what the rules of a policy take, while they are read one by one.
@@ -121,14 +131,14 @@ struct Taken<'r> {
 
 impl<'r> Taken<'r> {
     /// Adds a rule. What is no destination is told with its rule, and takes nothing.
-    fn add(&mut self, rule: &'r Map<String, Value>) {
+    fn add(&mut self, rule: &'r toml::Value) {
         let list = |key: &str| {
             rule.get(key)
-                .and_then(Value::as_array)
+                .and_then(toml::Value::as_array)
                 .into_iter()
                 .flatten()
         };
-        for to in list("to").filter_map(Value::as_str) {
+        for to in list("to").filter_map(toml::Value::as_str) {
             match Destination::parse(to) {
                 Ok(Destination::Fixed(targets)) => {
                     self.take.destinations += targets.len();
@@ -145,7 +155,7 @@ impl<'r> Taken<'r> {
         }
         let ids = ["uid", "gid", "process"].into_iter().flat_map(list);
         self.take.ids += ids.count();
-        let mode = rule.get("mode").and_then(Value::as_str);
+        let mode = rule.get("mode").and_then(toml::Value::as_str);
         let is_shadow = |(name, is_shadow): &(&str, bool)| *is_shadow && mode == Some(*name);
         self.take.shadows += usize::from(RULE_MODES.iter().any(is_shadow));
         self.take.rules += 1;

@@ -8,8 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use policy_source::{Fragment, Fragments, Kind};
+use policy_source::{Fragment, Fragments, Kind, Shares};
 use telemetry::Rarely;
+
+use crate::config::take_of_rules;
 
 /// Reason that the status of a policy has where the whole one speaks of another.
 const BESIDE: &str = "it does not fit beside the other policies and the node's own files: the log of the node's agent says why";
@@ -161,13 +163,12 @@ pub fn choose(
 }
 
 /// Returns the reason for which a policy is refused as its status has it. **Invariant**: whoever may read the status of a namespace's policy
-/// reads nothing there of another namespace, of the cluster's own policies or of the node: a reason that begins neither with a
-/// place in the policy nor with one of its rules is in the log alone.
+/// reads nothing there of another namespace, of the cluster's own policies or of the node: a reason that is no share and begins neither
+/// with a place in the policy nor with one of its rules is in the log alone.
 pub fn for_status(name: &str, why: &str) -> String {
-    let is_own = why.starts_with(&format!("kubernetes:{name}:"));
-    let mut parts = name.split('/');
-    let is_of_rule = match (parts.next(), parts.next(), parts.next()) {
-        (Some(kind), Some(namespace), Some(name)) if kind == Kind::Namespaced.resource() => {
+    let is_own = why.starts_with(&format!("kubernetes:{name}:")) || Shares::have_said(why);
+    let is_of_rule = match (Kind::of_name(name), name.rsplit('/').next()) {
+        (Some((Kind::Namespaced, namespace)), Some(name)) => {
             why.starts_with(&format!("rule {namespace}_{name}."))
         }
         // Whoever reads it may read the others' too, but for what is at a place.
@@ -208,7 +209,8 @@ impl Halves {
         }
     }
 
-    /// Tries batches, the last one first. What exceeds the bounds of what can be kept on disk does not fit.
+    /// Tries batches, the last one first. What exceeds the bounds of what can be kept on disk does not fit, and neither does what exceeds the
+    /// share of a namespace: those in force count, whatever is offered in their place and does not fit.
     pub fn try_all(
         &mut self,
         mut batches: Vec<Vec<Fragment>>,
@@ -224,8 +226,11 @@ impl Halves {
             }
             self.tries -= 1;
             let whole = Fragments::of_objects(self.good.revision, with(&self.good, &batch));
-            let tried = whole.map_err(|why| why.to_string());
-            match tried.and_then(|whole| fits(&whole).map(|()| whole)) {
+            let tried = whole.map_err(|why| why.to_string()).and_then(|whole| {
+                shares_of(&whole).fit(&shares_of(&self.good))?;
+                fits(&whole).map(|()| whole)
+            });
+            match tried {
                 Ok(whole) => self.good = whole,
                 Err(why) if batch.len() == 1 => {
                     self.refused.extend(batch.pop().map(|file| (file, why)));
@@ -240,6 +245,15 @@ impl Halves {
     }
 }
 
+/// Shares that policies take.
+fn shares_of(objects: &Fragments) -> Shares {
+    let mut shares = Shares::default();
+    for file in &objects.files {
+        shares.add(&file.name, &file.text, take_of_rules(&file.text));
+    }
+    shares
+}
+
 /// Files with others in the place of those with the same names, and beside them.
 fn with(kept: &Fragments, others: &[Fragment]) -> Vec<Fragment> {
     let is_other = |name: &str| others.iter().any(|other| other.name == name);
@@ -251,7 +265,7 @@ fn with(kept: &Fragments, others: &[Fragment]) -> Vec<Fragment> {
 mod tests {
     use std::cell::Cell;
 
-    use policy_source::{MAX_OBJECTS, MAX_OBJECTS_BYTES};
+    use policy_source::{MAX_NAMESPACE_RULES, MAX_OBJECTS, MAX_OBJECTS_BYTES};
 
     use super::*;
 
@@ -403,6 +417,59 @@ mod tests {
         offered.unusable.clear();
         let choice = choose(&choice.good, &offered, &Refusals::new(), &check).unwrap();
         assert_eq!(texts(&choice.good), "a2");
+    }
+
+    /// Rules of a namespace that are in force count, though others are offered in their place: these may not become the host's.
+    #[test]
+    fn a_share_is_one_of_what_is_in_force() {
+        let rules = |rules: usize, of: &str| {
+            format!("rule = [{}]", format!("{{name=\"{of}\"}},").repeat(rules))
+        };
+        let fragment = |name: &str, text: String| Fragment {
+            name: format!("underpasspolicies/{name}"),
+            text,
+        };
+        let of = |files: &[(&str, String)]| {
+            let files = files
+                .iter()
+                .map(|(name, text)| fragment(name, text.clone()));
+            Fragments::of_objects(1, files.collect()).unwrap()
+        };
+        let most = MAX_NAMESPACE_RULES;
+        let in_force = of(&[("a/one", rules(most, "old"))]);
+
+        // Its successor is no file, is wrong, or does not fit; what comes beside it is more than the namespace has.
+        let mut unusable = of(&[("a/two", rules(1, "new")), ("b/two", rules(most, "new"))]);
+        let one = "underpasspolicies/a/one".to_owned();
+        unusable.unusable.insert(one.clone(), "nested".to_owned());
+        let mut wrong = unusable.clone();
+        wrong.unusable.clear();
+        wrong.files.insert(0, fragment("a/one", rules(1, "bad")));
+        for offered in [unusable, wrong] {
+            let choice = choose(&in_force, &offered, &Refusals::new(), &check).unwrap();
+            let names: Vec<&str> = choice
+                .good
+                .files
+                .iter()
+                .map(|file| file.name.as_str())
+                .collect();
+            assert_eq!(names, [one.as_str(), "underpasspolicies/b/two"]);
+            let why = &choice.refused()["underpasspolicies/a/two"];
+            assert!(why.starts_with("a namespace has at most"), "{why}");
+
+            // When there is room, it is looked at again.
+            let mended = of(&[
+                ("a/one", rules(most - 1, "new")),
+                ("a/two", rules(1, "new")),
+            ]);
+            let mut known = choice.refusals;
+            let mut good = choice.good;
+            for _ in 0..2 {
+                let choice = choose(&good, &mended, &known, &check).unwrap();
+                (good, known) = (choice.good, choice.refusals);
+            }
+            assert_eq!(good.files, mended.files);
+        }
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use super::{
     collection::{Collection, Keep, Kept, ListMetadata},
-    objects::{self, Kind, PolicyFile, RulesTake, Text},
+    objects::{self, Kind, PolicyFile, Text},
     pods,
+    shares::RulesTake,
 };
 use crate::{Failure, MAX_OBJECTS, MAX_OBJECTS_BYTES};
 

@@ -2,7 +2,8 @@
 //!
 //! - `settings`: where the API server is, and how it is asked; `session`: a connection to it.
 //! - `collection`: objects of one kind, listed once and then watched.
-//! - `objects`: policies as files, of which each has its verdict; `pods`: what is known of a pod.
+//! - `objects`: policies as files, of which each has its verdict; `shares`: how much of everything namespaces may have.
+//! - `pods`: what is known of a pod.
 //! - `follow`: an agent's part; `status`: what it says of each policy.
 //! - `count`: what all agents say, added up; `conditions`: the policies' own status.
 //!
@@ -19,11 +20,13 @@ mod objects;
 mod pods;
 mod session;
 mod settings;
+mod shares;
 mod status;
 
 pub use collection::MAX_LINE_BYTES;
 pub use count::{KubernetesCounter, MAX_NODES};
 pub use follow::{KubernetesFollower, SAY_AGAIN};
-pub use objects::{GROUP, Kind, PolicyFile, PolicyObject, RulesTake, Text, VERSION};
+pub use objects::{GROUP, Kind, PolicyFile, PolicyObject, Text, VERSION};
 pub use pods::{MAX_PODS, PodFacts, Pods};
 pub use settings::{API_SERVER, KubernetesSettings, OwnPod, SERVICE_ACCOUNT, in_cluster};
+pub use shares::{RulesTake, Shares};

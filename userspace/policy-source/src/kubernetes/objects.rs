@@ -5,14 +5,11 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::collection::{Kept, Metadata};
-use crate::{
-    Fragment, Fragments, MAX_NAMESPACE_BYTES, MAX_NAMESPACE_DESTINATIONS, MAX_NAMESPACE_IDS,
-    MAX_NAMESPACE_NAMES, MAX_NAMESPACE_OBJECTS, MAX_NAMESPACE_PORTS, MAX_NAMESPACE_RULES,
-    MAX_NAMESPACE_SHADOWS, MAX_NAMESPACES_DESTINATIONS, MAX_NAMESPACES_IDS, MAX_NAMESPACES_NAMES,
-    MAX_NAMESPACES_PORTS, MAX_NAMESPACES_RULES, MAX_NAMESPACES_SHADOWS, MAX_OBJECT_BYTES,
-    MAX_OBJECTS, MAX_OBJECTS_BYTES, status::cut,
+use super::{
+    collection::{Kept, Metadata},
+    shares::{RulesTake, Shares},
 };
+use crate::{Fragment, Fragments, MAX_OBJECT_BYTES, status::cut};
 
 /// The group of the objects.
 pub const GROUP: &str = "underpass.dev";
@@ -51,6 +48,18 @@ impl Kind {
         match self {
             Self::Cluster => format!("{}/{name}", self.resource()),
             Self::Namespaced => format!("{}/{namespace}/{name}", self.resource()),
+        }
+    }
+
+    /// Returns the kind of the object with such a name, and its namespace, which that of a cluster's policy has empty.
+    pub fn of_name(name: &str) -> Option<(Self, &str)> {
+        let (resource, rest) = name.split_once('/')?;
+        match rest.split_once('/') {
+            None if resource == Self::Cluster.resource() => Some((Self::Cluster, "")),
+            Some((namespace, _)) if resource == Self::Namespaced.resource() => {
+                Some((Self::Namespaced, namespace))
+            }
+            _ => None,
         }
     }
 
@@ -103,36 +112,6 @@ pub struct PolicyFile {
     pub text: String,
     /// The rules in it, and what they take.
     pub take: RulesTake,
-}
-
-/// Shares of rules in what all rules have together. The rules of every namespace are beside the cluster's own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RulesTake {
-    /// The rules.
-    pub rules: usize,
-    /// Different names in `to`.
-    pub names: usize,
-    /// Destinations, of which each port of a range is one. Those that several rules have count for each.
-    pub destinations: usize,
-    /// Different ports of these.
-    pub ports: usize,
-    /// Entries of `uid`, `gid` and `process`.
-    pub ids: usize,
-    /// Rules in shadow.
-    pub shadows: usize,
-}
-
-impl RulesTake {
-    fn and(self, other: Self) -> Self {
-        Self {
-            rules: self.rules + other.rules,
-            names: self.names + other.names,
-            destinations: self.destinations + other.destinations,
-            ports: self.ports + other.ports,
-            ids: self.ids + other.ids,
-            shadows: self.shadows + other.shadows,
-        }
-    }
 }
 
 /// Writes a policy as a file. The error says what is wrong with it.
@@ -195,107 +174,10 @@ fn file(
     Ok(file)
 }
 
-/// Objects: what policies take, of what they may.
-#[derive(Clone, Copy, Default)]
-struct Taken {
-    policies: usize,
-    bytes: usize,
-    rules: RulesTake,
-}
-
-impl Taken {
-    /// Adds a policy.
-    ///
-    /// # Errors
-    /// Says which share it exceeds.
-    fn and(self, file: &PolicyFile, most: &Self) -> Result<Self, String> {
-        let taken = Self {
-            policies: self.policies + 1,
-            bytes: self.bytes + file.text.len(),
-            rules: self.rules.and(file.take),
-        };
-        let counts = taken.counts().into_iter().zip(most.counts());
-        let beyond = counts
-            .filter(|((_, found), (_, most))| found > most)
-            .map(|((what, _), (_, most))| format!("{most} {what}"))
-            .next();
-        match beyond {
-            None => Ok(taken),
-            Some(share) => Err(share),
-        }
-    }
-
-    fn counts(&self) -> [(&'static str, usize); 8] {
-        let RulesTake {
-            rules,
-            names,
-            destinations,
-            ports,
-            ids,
-            shadows,
-        } = self.rules;
-        [
-            ("policies", self.policies),
-            ("rules", rules),
-            ("names in `to`", names),
-            (
-                "destinations, of which each port of a range is one",
-                destinations,
-            ),
-            ("different ports in `to`, counted in each policy", ports),
-            ("entries of `uid`, `gid` and `process`", ids),
-            ("rules in shadow", shadows),
-            ("bytes", self.bytes),
-        ]
-    }
-}
-
-/// All policies together. What their rules take is bounded where they are parsed.
-const ALL: Taken = Taken {
-    policies: MAX_OBJECTS,
-    bytes: MAX_OBJECTS_BYTES,
-    rules: RulesTake {
-        rules: usize::MAX,
-        names: usize::MAX,
-        destinations: usize::MAX,
-        ports: usize::MAX,
-        ids: usize::MAX,
-        shadows: usize::MAX,
-    },
-};
-
-/// Objects: those of all namespaces: half is left for the cluster's.
-const NAMESPACES: Taken = Taken {
-    policies: MAX_OBJECTS / 2,
-    bytes: MAX_OBJECTS_BYTES / 2,
-    rules: RulesTake {
-        rules: MAX_NAMESPACES_RULES,
-        names: MAX_NAMESPACES_NAMES,
-        destinations: MAX_NAMESPACES_DESTINATIONS,
-        ports: MAX_NAMESPACES_PORTS,
-        ids: MAX_NAMESPACES_IDS,
-        shadows: MAX_NAMESPACES_SHADOWS,
-    },
-};
-
-/// Objects: those of one namespace.
-const NAMESPACE: Taken = Taken {
-    policies: MAX_NAMESPACE_OBJECTS,
-    bytes: MAX_NAMESPACE_BYTES,
-    rules: RulesTake {
-        rules: MAX_NAMESPACE_RULES,
-        names: MAX_NAMESPACE_NAMES,
-        destinations: MAX_NAMESPACE_DESTINATIONS,
-        ports: MAX_NAMESPACE_PORTS,
-        ids: MAX_NAMESPACE_IDS,
-        shadows: MAX_NAMESPACE_SHADOWS,
-    },
-};
-
 /// Makes files of policies. What cannot be one is named in [`Fragments::unusable`].
 pub(super) fn read(cluster: &Kept<Policy>, namespaced: &Kept<Policy>) -> Read {
     let mut read = Read::default();
-    let (mut all, mut namespaces, mut own) = (Taken::default(), Taken::default(), None);
+    let mut shares = Shares::default();
     for (kind, kept) in [(Kind::Cluster, cluster), (Kind::Namespaced, namespaced)] {
         if kept.is_cut {
             let why =
@@ -312,23 +194,10 @@ pub(super) fn read(cluster: &Kept<Policy>, namespaced: &Kept<Policy>) -> Read {
         read.generations.insert(name.clone(), policy.generation);
         read.fragments.revision = read.fragments.revision.max(policy.version);
         let mut take = |file: PolicyFile| {
-            let more = all
-                .and(&file, &ALL)
-                .map_err(|share| format!("all policies have at most {share} together"))?;
-            if kind == Kind::Namespaced {
-                let of_own = match own {
-                    Some((of, taken)) if of == namespace => taken,
-                    _ => Taken::default(),
-                };
-                let of_own = of_own
-                    .and(&file, &NAMESPACE)
-                    .map_err(|share| format!("a namespace has at most {share} together"))?;
-                namespaces = namespaces
-                    .and(&file, &NAMESPACES)
-                    .map_err(|share| format!("all namespaces have at most {share} together"))?;
-                own = Some((namespace, of_own));
-            }
-            all = more;
+            let mut more = shares.clone();
+            more.add(&name, &file.text, file.take);
+            more.fit(&shares)?;
+            shares = more;
             Ok(file.text)
         };
         match policy.file.clone().and_then(&mut take) {
@@ -346,6 +215,10 @@ pub(super) fn read(cluster: &Kept<Policy>, namespaced: &Kept<Policy>) -> Read {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        MAX_NAMESPACE_NAMES, MAX_NAMESPACE_OBJECTS, MAX_NAMESPACE_RULES, MAX_NAMESPACES_NAMES,
+        MAX_NAMESPACES_RULES, MAX_OBJECTS,
+    };
 
     fn kept(objects: &[(&str, &str, String)]) -> Kept<Policy> {
         let mut kept = Kept::default();
