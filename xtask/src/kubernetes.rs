@@ -32,6 +32,15 @@ const SERVERS: [(&str, &str); 2] = [
     ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
 ];
 
+/// Module with the kinds that Prometheus Operator adds to an API server, and the sum that it has.
+const OPERATOR: (&str, &str) = (
+    "github.com/prometheus-operator/prometheus-operator@v0.79.2",
+    "h1:H/HCiMS4dXQyiFHw28PFlWMh15YUraL3MFe8u7k7dGA=",
+);
+
+/// Kinds of the operator that the chart has objects of.
+const OPERATORS: [&str; 2] = ["podmonitors", "prometheusrules"];
+
 /// Version that the API server says it has. A program that is built as a module does not know it by itself.
 const VERSION: &str = "v1.34.2";
 
@@ -95,9 +104,38 @@ pub fn run(args: &Args) -> Result<()> {
 /// Builds the programs that are not here as `go.mod` and this file want them.
 pub fn ensure() -> Result<()> {
     ensure_one(HELM)?;
+    ensure_operators()?;
     SERVERS
         .into_iter()
         .try_for_each(|program| ensure_one(program).map(drop))
+}
+
+/// Puts the definitions of [`OPERATORS`] beside the programs, from the module that has them.
+fn ensure_operators() -> Result<()> {
+    let (module, sum) = OPERATOR;
+    let folder = home().join("operator");
+    // Written last.
+    let stamp = folder.join("copied-from.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|have| have == sum) {
+        return Ok(());
+    }
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let said = capture(Command::new("go").args(["mod", "download", "-json", module]))
+        .with_context(|| format!("cannot get {module}: can Go reach a module proxy?"))?;
+    let said: serde_json::Value = serde_json::from_slice(&said).context("go prints no JSON")?;
+    let text = |key: &str| said.get(key).and_then(serde_json::Value::as_str);
+    let found = text("Sum").context("go names no sum")?;
+    ensure!(found == sum, "{module} has the sum {found}; expected {sum}");
+    let examples = Path::new(text("Dir").context("go names no folder")?)
+        .join("example/prometheus-operator-crd");
+    for kind in OPERATORS {
+        let from = examples.join(format!("monitoring.coreos.com_{kind}.yaml"));
+        let definition = fs::read(&from);
+        let definition = definition.with_context(|| format!("cannot read {}", from.display()))?;
+        let to = folder.join(format!("{kind}.yaml"));
+        fs::write(&to, definition).with_context(|| format!("cannot write {}", to.display()))?;
+    }
+    fs::write(&stamp, sum).with_context(|| format!("cannot write {}", stamp.display()))
 }
 
 /// The folder of the programs.

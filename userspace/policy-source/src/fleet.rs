@@ -42,7 +42,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Connects to the first member that answers.
+    /// Connects to the first member that answers, also what it has to agree with others on: one that is cut off from them takes connections, too.
     ///
     /// # Errors
     /// None does; the failure is that of the last.
@@ -50,8 +50,13 @@ impl Fleet {
         let answer = Pace::default().answer;
         let mut last = Failure::Absent("no endpoint is named".to_owned());
         for endpoint in &settings.endpoints {
-            match Session::open(settings, endpoint, dial, answer).await {
-                Ok(session) => return Ok(Self { session }),
+            let joined = async {
+                let mut session = Session::open(settings, endpoint, dial, answer).await?;
+                session.agrees().await?;
+                Ok(Self { session })
+            };
+            match joined.await {
+                Ok(fleet) => return Ok(fleet),
                 Err(failure) => last = failure,
             }
         }

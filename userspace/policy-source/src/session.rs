@@ -88,6 +88,20 @@ impl Session {
         })
     }
 
+    /// Checks that the member has a leader: only with one does it answer what is to be the same at all of them.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub(crate) async fn agrees(&mut self) -> Result<(), Failure> {
+        let key = self.keys.pushed();
+        let counted = GetOptions::new().with_count_only();
+        match ask(self.answer, self.client.get(key, Some(counted))).await {
+            // Whoever may not know has been told so by all.
+            Ok(_) | Err(Failure::Denied(_)) => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// Reads the policy, and the revision of etcd at which it was read.
     pub(crate) async fn list(&mut self) -> Result<(i64, Result<Fragments, Unusable>), Failure> {
         let prefix = self.keys.rules();

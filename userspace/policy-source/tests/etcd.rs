@@ -21,7 +21,7 @@ use policy_source::{
     ETCD, Failure, Fleet, Follower, Fragment, Fragments, KEPT_VERSIONS, Login, MAX_FRAGMENT_BYTES,
     MAX_FRAGMENTS, News, Pace, Settings, Sharer, Sharing, Verdict, dial_plainly,
 };
-use sandbox::{Certificates, Etcd};
+use sandbox::{Certificates, Etcd, Netns, run_in};
 use tls::{Dialling, Endpoint};
 use tokio::{
     runtime::Handle,
@@ -342,6 +342,56 @@ fn hosts_follow_while_members_die_hang_and_lose_their_leader() {
     eventually("all follow", PATIENCE, || {
         hosts.iter().all(|host| host.has(&digest))
     });
+}
+
+#[test]
+fn hosts_follow_the_majority_of_a_cluster_that_is_parted() {
+    let hub = Netns::new().unwrap();
+    run_in(Some(&hub), None, || {
+        let etcd = Etcd::start_apart(&hub, 3).unwrap();
+        let runtime = runtime();
+        let hosts: Vec<Host> = (0..6)
+            .map(|n| Host::new(&runtime, &format!("h{n}"), settings(&etcd.endpoints())))
+            .collect();
+        let follow = |text: &str, lonely: usize| {
+            // An operator who tries once, and has named first the member that may be apart.
+            let mut endpoints = etcd.endpoints();
+            endpoints.rotate_left(lonely);
+            let policy = policy(&[("a.toml", text)]);
+            let digest = policy.digest();
+            let pushed = runtime.block_on(async {
+                let settings = settings(&endpoints);
+                let mut fleet = Fleet::connect(&settings, &dial_plainly()).await?;
+                fleet.push(policy, None, 0).await
+            });
+            pushed.unwrap();
+            let took = eventually(text, PATIENCE, || {
+                hosts.iter().all(|host| host.has(&digest))
+            });
+            eprintln!("{text}: {took:?}");
+        };
+        follow("# all are there", 0);
+        // It answers its clients, and knows nothing of what the others agree on.
+        let leader = etcd.leader().unwrap();
+        etcd.part(leader, true).unwrap();
+        follow("# the leader is apart", leader);
+        etcd.part(leader, false).unwrap();
+        etcd.wait_for(leader).unwrap();
+        follow("# together", leader);
+        let follower = (etcd.leader().unwrap() + 1) % 3;
+        etcd.part(follower, true).unwrap();
+        follow("# a follower is apart", follower);
+        etcd.part(follower, false).unwrap();
+        etcd.wait_for(follower).unwrap();
+        for number in 0..3 {
+            etcd.unplug(number, true).unwrap();
+            follow(&format!("# host {number} is off the network"), number);
+            etcd.unplug(number, false).unwrap();
+            etcd.wait_for(number).unwrap();
+        }
+        follow("# together again", 0);
+    })
+    .unwrap();
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub struct Certificates {
 
 #[derive(Debug)]
 struct Member {
+    /// The member's host, if it has one of its own.
+    netns: Option<Netns>,
     client: SocketAddr,
     peer: SocketAddr,
     child: Option<Child>,
@@ -96,6 +98,7 @@ impl<'n> Etcd<'n> {
             let mut chosen = Vec::new();
             while let (Some(client), Some(peer)) = (addresses.next(), addresses.next()) {
                 chosen.push(Member {
+                    netns: None,
                     client: client?,
                     peer: peer?,
                     child: None,
@@ -103,21 +106,81 @@ impl<'n> Etcd<'n> {
             }
             anyhow::Ok(chosen)
         })??;
-        let mut etcd = Self {
+        Self::begin(Self {
             netns,
             members,
             certificates,
             folder,
-        };
-        etcd.begin()?;
-        Ok(etcd)
+        })
     }
 
-    fn begin(&mut self) -> anyhow::Result<()> {
+    /// Starts members on hosts of their own (at most 250), which reach each other through the one of their clients.
+    ///
+    /// # Errors
+    /// As [`Self::start`]; or the hosts cannot be joined.
+    pub fn start_apart(hub: &'n Netns, members: u8) -> anyhow::Result<Self> {
+        hub.sysctl("net.ipv4.ip_forward", "1")?;
+        let host = |number: u8| {
+            let own = Netns::new()?;
+            let (address, gateway) = ([10, 77, number, 1], format!("10.77.{number}.254"));
+            let device = format!("m{number}");
+            own.join_as(
+                &[&format!("10.77.{number}.1/24")],
+                (hub, &device),
+                &[&format!("{gateway}/24")],
+            )?;
+            own.ip(&["route", "add", "default", "via", &gateway])?;
+            anyhow::Ok(Member {
+                netns: Some(own),
+                client: (address, 2379).into(),
+                peer: (address, 2380).into(),
+                child: None,
+            })
+        };
+        Self::begin(Self {
+            netns: Some(hub),
+            members: (0..members).map(host).collect::<Result<_, _>>()?,
+            certificates: None,
+            folder: tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?,
+        })
+    }
+
+    /// Cuts a member that has a host of its own off from the other members, or joins them again. Clients reach all of them, and
+    /// nobody is told.
+    ///
+    /// # Errors
+    /// It has none; or with what `ip` says.
+    pub fn part(&self, number: usize, is_apart: bool) -> anyhow::Result<()> {
+        let todo = if is_apart { "add" } else { "del" };
+        let route = |at: &Member, to: &Member| {
+            let netns = at.netns.as_ref().context("it has no host of its own")?;
+            netns.ip(&["route", todo, "blackhole", &to.peer.ip().to_string()])
+        };
+        let lonely = self.members.get(number).context("no such member")?;
+        let others = self.members.iter().enumerate();
+        for (_, other) in others.filter(|(n, _)| *n != number) {
+            route(lonely, other)?;
+            route(other, lonely)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a member's host off the network, or puts it back: whatever is sent to it is lost.
+    ///
+    /// # Errors
+    /// As [`Self::part`].
+    pub fn unplug(&self, number: usize, is_off: bool) -> anyhow::Result<()> {
+        let todo = if is_off { "down" } else { "up" };
+        let hub = self.netns.context("it has no host of its own")?;
+        hub.ip(&["link", "set", &format!("m{number}"), todo])
+    }
+
+    fn begin(mut self) -> anyhow::Result<Self> {
         for member in 0..self.members.len() {
             self.launch(member)?;
         }
-        (0..self.members.len()).try_for_each(|member| self.wait_for(member))
+        (0..self.members.len()).try_for_each(|member| self.wait_for(member))?;
+        Ok(self)
     }
 
     fn launch(&mut self, number: usize) -> anyhow::Result<()> {
@@ -170,7 +233,8 @@ impl<'n> Etcd<'n> {
                 .arg("--key-file")
                 .arg(files.key);
         }
-        let spawned = run_in(self.netns, None, move || command.spawn())?;
+        let netns = member.netns.as_ref().or(self.netns);
+        let spawned = run_in(netns, None, move || command.spawn())?;
         member.child = Some(spawned.context("cannot start etcd: `cargo xtask setup` installs it")?);
         Ok(())
     }

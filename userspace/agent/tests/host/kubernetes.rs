@@ -198,13 +198,21 @@ fn policies_are_objects_of_kubernetes() {
     for namespace in ["underpass", "shop", "bank"] {
         cluster.does(&["create", "namespace", namespace]);
     }
-    let chart = cluster.chart(Path::new(CHART), &["--set", "dashboards.enabled=true"]);
+    let operators = cluster.applies_operators();
+    assert_eq!(operators, 2, "the kinds of Prometheus Operator");
+    let everything = ["dashboards", "metrics.podMonitor", "metrics.rules"];
+    let everything = everything
+        .map(|part| format!("{part}.enabled=true"))
+        .join(",");
+    let chart = cluster.chart(Path::new(CHART), &["--set", &everything]);
     let accepted = cluster.applies(&chart);
     for kind in [
         "daemonset.apps/u-underpass",
         "clusterrole.rbac",
         "role.rbac",
         "configmap/u-underpass ",
+        "podmonitor.monitoring.coreos.com/u-underpass",
+        "prometheusrule.monitoring.coreos.com/u-underpass",
     ] {
         assert!(accepted.contains(kind), "{kind}: {accepted}");
     }

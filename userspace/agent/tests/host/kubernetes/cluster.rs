@@ -186,6 +186,23 @@ impl<'n> Cluster<'n> {
         String::from_utf8(said.stdout).unwrap()
     }
 
+    /// Applies the definitions of Prometheus Operator's kinds, waits until they are in force, and says how many there are.
+    pub fn applies_operators(&self) -> usize {
+        let files = fs::read_dir(self.programs.join("operator")).unwrap();
+        let files = files.map(|file| file.unwrap().path());
+        let definitions = files.filter(|file| file.extension().is_some_and(|end| end == "yaml"));
+        let applied = definitions.map(|file| self.applies(&fs::read_to_string(file).unwrap()));
+        let applied = applied.count();
+        self.does(&[
+            "wait",
+            "--for=condition=Established",
+            "crd",
+            "--all",
+            "--timeout=60s",
+        ]);
+        applied
+    }
+
     /// Applies manifests that are refused, and returns why.
     pub fn refuses(&self, manifests: &str) -> String {
         let said = self.kubectl(&["apply"], Some(manifests));
