@@ -18,8 +18,6 @@ use report::{
 use super::{Common, Measurement, Planned, every, how};
 use crate::databases::Given;
 
-/// The committed file.
-const OUT: &str = "bench/results/bars.json.gz";
 /// The seconds of a path in a round.
 const SECONDS: f64 = 0.5;
 
@@ -50,10 +48,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .collect();
     let paths: BTreeSet<&str> = asked.iter().flat_map(|bar| bar.paths()).collect();
     let paths: Vec<String> = paths.into_iter().map(str::to_owned).collect();
-    let out = match args.only.is_empty() {
-        true => OUT,
-        false => "target/bench/bars.json",
-    };
+    let out = args.common.result_file("bars", args.only.is_empty());
     let rounds = sequential::MOST_ROUNDS as u32;
     let mut how = how(rounds, SECONDS, args.common.seed);
     how.decides = true;

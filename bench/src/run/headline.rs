@@ -13,8 +13,6 @@ use report::{
 
 use super::{Common, Measurement, Planned, cores::Cores, how, judged, one};
 
-/// The committed file.
-const OUT: &str = "bench/results/headline.json.gz";
 /// The workload and the variant that are asked: half reads, half writes, of sockets that wait as drivers' do.
 const LIKE: &str = "node-raw-nonblocking-32";
 /// The paths, beside the two directs.
@@ -46,7 +44,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut how = how(args.rounds, SECONDS, args.common.seed);
     how.timing.turn_seconds = TURN_SECONDS;
     how.timing.settle_seconds = SETTLE_SECONDS;
-    let measurement = Measurement::new(&args.common, &paths, how, OUT)?;
+    let out = args.common.result_file("headline", args.rounds == ROUNDS);
+    let measurement = Measurement::new(&args.common, &paths, how, out)?;
     let maxima = maxima()?;
     let results = measurement.begin()?;
     let results = measurement.carry_out(&maxima, results)?;

@@ -69,7 +69,7 @@ const COLD_FACTOR: f64 = 5.0;
 /// Options of every command that measures into a result file.
 #[derive(Clone, clap::Args)]
 pub struct Common {
-    /// The result file [default: in bench/results, or in target/bench if less than everything is measured]
+    /// The result file [default: in bench/results, or in target/bench if less is measured, or in another way, than without options]
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// A peer's binary: its path, or another name on PATH
@@ -78,6 +78,19 @@ pub struct Common {
     /// The seed of the order of turns, and of the keys
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+}
+
+impl Common {
+    /// The result file: unless another one is asked for the committed one, which a measurement of a part or in another way does not
+    /// write over.
+    fn result_file(&self, name: &str, is_as_committed: bool) -> PathBuf {
+        let is_as_committed = is_as_committed && self.peer_bins.is_empty();
+        let default = match is_as_committed {
+            true => format!("bench/results/{name}.json.gz"),
+            false => format!("target/bench/{name}.json"),
+        };
+        self.out.clone().unwrap_or_else(|| default.into())
+    }
 }
 
 /// Options of `run`.
@@ -122,18 +135,13 @@ struct Measurement {
 }
 
 impl Measurement {
-    /// A measurement of these paths (none: all), in so many rounds of so many seconds, into this file unless another one is asked for.
-    fn new(
-        common: &Common,
-        paths: &[String],
-        how: How,
-        out: impl Into<PathBuf>,
-    ) -> anyhow::Result<Self> {
+    /// A measurement of these paths (none: all), in so many rounds of so many seconds, into this file.
+    fn new(common: &Common, paths: &[String], how: How, out: PathBuf) -> anyhow::Result<Self> {
         Ok(Self {
             ways: Ways::find(paths, &peers::Overrides::parse(&common.peer_bins)?)?,
             how,
             given: Given::default(),
-            out: common.out.clone().unwrap_or_else(|| out.into()),
+            out,
             is_quick: false,
             profiled: Default::default(),
         })
@@ -145,11 +153,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let workloads = load::workload::read(Path::new(WORKLOADS))?;
     let planned = plan::choose(&workloads, &args.only, args.quick)?;
     let is_part = args.quick || !args.only.is_empty() || !args.paths.is_empty();
-    // A part does not write over what a full run found.
-    let (out, flames) = match (is_part, &args.common.out) {
-        (true, _) => ("target/bench/part.json", "target/bench/flames"),
-        (false, Some(_)) => ("", "target/bench/flames"),
-        (false, None) => ("bench/results/full.json.gz", "bench/results/flames"),
+    let name = if is_part { "part" } else { "full" };
+    let is_as_usual = !is_part && args.rounds.is_none() && args.seconds.is_none();
+    let out = args.common.result_file(name, is_as_usual);
+    let flames = match is_as_usual && args.common.out.is_none() {
+        true => "bench/results/flames",
+        false => "target/bench/flames",
     };
     let mut how = match args.quick {
         true => how(2, 0.25, args.common.seed),

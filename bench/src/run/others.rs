@@ -90,7 +90,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut how = how(rounds, seconds, args.common.seed);
     // A turn is a round: a generator that starts anew each half second would be measured starting.
     how.timing.turn_seconds = seconds;
-    let out = format!("bench/results/{}.json.gz", other.name());
+    let is_as_usual = args.rounds.is_none() && args.seconds.is_none();
+    let out = args.common.result_file(other.name(), is_as_usual);
     let measurement = Measurement::new(&args.common, &paths, how, out)?;
     let mut results = measurement.begin()?;
     let began = Instant::now();
@@ -114,12 +115,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         seconds,
     };
     bench.prepare()?;
-    for (load, title) in other.loads() {
+    let measured = other.loads().iter().try_for_each(|(load, title)| {
         results.experiments.push(bench.measured(load, title)?);
-    }
+        anyhow::Ok(())
+    });
     results.seconds = began.elapsed().as_secs_f64();
-    results.complete = true;
+    results.complete = measured.is_ok();
     measurement.keep(&results)?;
+    measured?;
     Ok(judged(&results))
 }
 

@@ -268,7 +268,8 @@ fn of_kubernetes(cluster: &Value) -> String {
     ];
     format!(
         "## Kubernetes\n\n\
-        A change is a policy of {rules} rules ({policy}) that becomes another one, and is counted in its status. Kubernetes is made for {most} nodes.\n\n\
+        A change is a policy of {rules} rules ({policy}) that becomes another one, and is counted in its status. Kubernetes is made for {most} nodes:\n\
+        10,000 hosts are several clusters, of which each sees this.\n\n\
         | what | {measured} nodes, measured | a node | {most} nodes, computed |\n| --- | --: | --: | --: |\n{rows}\n\
         The API server had {memory} of memory with {measured} nodes. Beside what was measured, each node says again every {again} minutes, and up to half as many more, what it\n\
         has: {most} nodes do so {say_again} times in a second. {more}.\n\n",
