@@ -10,11 +10,11 @@
 use crate::stats::{Estimate, median};
 
 /// The most rounds that there can be.
-pub const MOST_ROUNDS: usize = 160;
+pub const MOST_ROUNDS: usize = 108;
 /// The least of which anything is claimed.
 pub const LEAST_ROUNDS: usize = 10;
 /// Rounds after which it is looked whether a bound is decided; each look has about 1.5 times as many as the one before.
-pub const LOOKS: [usize; 8] = [LEAST_ROUNDS, 15, 22, 33, 49, 73, 108, MOST_ROUNDS];
+pub const LOOKS: [usize; 7] = [LEAST_ROUNDS, 15, 22, 33, 49, 73, MOST_ROUNDS];
 /// Rounds on Cassandra are longer by this factor: its memtables, garbage and compiler come in between.
 pub const CASSANDRA_FACTOR: f64 = 2.0;
 /// The chance that a bar's interval leaves the truth out in any of the looks.

@@ -66,6 +66,9 @@ const QUICK_WARM_UP_SECONDS: f64 = 0.05;
 /// The factor of the first experiment's warm-up on a Cassandra: it may just have been started.
 const COLD_FACTOR: f64 = 5.0;
 
+/// The seed without options.
+const SEED: u64 = 1;
+
 /// Options of every command that measures into a result file.
 #[derive(Clone, clap::Args)]
 pub struct Common {
@@ -76,16 +79,20 @@ pub struct Common {
     #[arg(long = "peer-bin", value_name = "NAME=PATH")]
     pub peer_bins: Vec<String>,
     /// The seed of the order of turns, and of the keys
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = SEED)]
     pub seed: u64,
 }
 
 impl Common {
+    /// Whether it measures what it does without options.
+    fn is_usual(&self) -> bool {
+        self.peer_bins.is_empty() && self.seed == SEED
+    }
+
     /// The result file: unless another one is asked for the committed one, which a measurement of a part or in another way does not
     /// write over.
     fn result_file(&self, name: &str, is_as_committed: bool) -> PathBuf {
-        let is_as_committed = is_as_committed && self.peer_bins.is_empty();
-        let default = match is_as_committed {
+        let default = match is_as_committed && self.is_usual() {
             true => format!("bench/results/{name}.json.gz"),
             false => format!("target/bench/{name}.json"),
         };
@@ -117,8 +124,8 @@ pub struct Args {
     /// Also profile the whole system under this experiment, over each path; may be repeated
     #[arg(long, value_name = "EXPERIMENT")]
     profile: Vec<String>,
-    /// The folder for flame graphs [default: bench/results/flames, or target/bench/flames if less
-    /// than everything is measured]
+    /// The folder for flame graphs [default: bench/results/flames, or target/bench/flames as with
+    /// --out]
     #[arg(long, value_name = "FOLDER")]
     flames: Option<PathBuf>,
 }
@@ -156,7 +163,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let name = if is_part { "part" } else { "full" };
     let is_as_usual = !is_part && args.rounds.is_none() && args.seconds.is_none();
     let out = args.common.result_file(name, is_as_usual);
-    let flames = match is_as_usual && args.common.out.is_none() {
+    let flames = match is_as_usual && args.common.is_usual() && args.common.out.is_none() {
         true => "bench/results/flames",
         false => "target/bench/flames",
     };

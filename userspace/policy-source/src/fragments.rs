@@ -94,7 +94,8 @@ pub struct Fragments {
     /// by one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unusable: BTreeMap<String, String>,
-    /// Kinds with objects that were not read, for want of room. An object of such a kind that is not here may be there all the same.
+    /// Kinds, or namespaces of them, with objects that were not read, for want of room. An object of such that is not here may be there all
+    /// the same.
     #[serde(default, skip)]
     pub cut: BTreeSet<String>,
 }
@@ -210,8 +211,9 @@ impl Fragments {
 
     /// Whether an object that is not here may be there all the same: it was not read, or is no file.
     pub fn may_have(&self, name: &str) -> bool {
-        let kind = name.split('/').next().unwrap_or_default();
-        self.cut.contains(kind) || self.unusable.contains_key(name)
+        let mut slashes = name.match_indices('/').map(|(at, _)| at);
+        let is_cut = slashes.any(|at| name.get(..at).is_some_and(|of| self.cut.contains(of)));
+        is_cut || self.unusable.contains_key(name)
     }
 
     /// Returns a file's text.

@@ -80,7 +80,7 @@ pub use session::{
     Compression, Fact, Held, MAX_FACT_BYTES, Protocol, Session, SessionConditions, SessionKey,
     TextPattern,
 };
-pub use suggest::did_you_mean;
+pub use suggest::{HINT, did_you_mean};
 pub use tried::Tried;
 pub use window::{Timestamp, Window, WindowSettings, WindowState};
 

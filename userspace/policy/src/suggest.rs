@@ -1,5 +1,8 @@
 //! The word that was probably meant by one that does not exist.
 
+/// The beginning of what [`did_you_mean`] says.
+pub const HINT: &str = ": did you mean `";
+
 /// `: did you mean `word`?` with the nearest of these words; nothing where none is near: a third of the letters wrong,
 /// or two that have changed places. An error ends with it.
 pub fn did_you_mean<'w>(found: &str, words: impl IntoIterator<Item = &'w str>) -> String {
@@ -9,7 +12,7 @@ pub fn did_you_mean<'w>(found: &str, words: impl IntoIterator<Item = &'w str>) -
         .map(|word| (strsim::damerau_levenshtein(&lower, word), word));
     let near = distances.filter(|(distance, word)| *distance <= word.len().div_ceil(3));
     match near.min_by_key(|(distance, _)| *distance) {
-        Some((_, word)) => format!(": did you mean `{word}`?"),
+        Some((_, word)) => format!("{HINT}{word}`?"),
         None => String::new(),
     }
 }

@@ -13,19 +13,21 @@ pub(super) struct Written(HashMap<String, WrittenRule>);
 struct WrittenRule {
     place: Range<usize>,
     is_shadow: bool,
-    /// Whether each host of a fleet has the rule.
+    /// Whether each host of the fleet has the rule: it is the fleet's, and for all.
     is_everywhere: bool,
 }
 
 impl Written {
-    pub(super) fn of(raw: &RawConfig) -> Self {
+    /// The rules of texts, of which those of the fleet begin at a place.
+    pub(super) fn of(raw: &RawConfig, fleets: usize) -> Self {
         let rules = raw.rule.iter().map(|rule| {
             let place = rule.get_ref().name.span();
             let rule = rule.get_ref();
+            let is_fleets = place.start >= fleets;
             let written = WrittenRule {
                 place,
                 is_shadow: rule.is_shadow(),
-                is_everywhere: rule.hosts.is_empty() && rule.rollout.is_none(),
+                is_everywhere: is_fleets && rule.hosts.is_empty() && rule.rollout.is_none(),
             };
             (rule.name.get_ref().clone(), written)
         });
@@ -33,8 +35,9 @@ impl Written {
     }
 
     /// Checks a host's policy.
-    pub(super) fn fit(&self, policy: &Policy) -> Result<(), Flaw> {
-        let Err((number, error)) = compile::fit(policy) else {
+    pub(super) fn fit(&self, policy: Policy) -> Result<(), Flaw> {
+        let policy = always(policy);
+        let Err((number, error)) = compile::fit(&policy) else {
             return Ok(());
         };
         let name = policy.rules.get(number).map(|rule| rule.name.as_str());
@@ -48,11 +51,10 @@ impl Written {
 
     /// Checks the part of a fleet's policy that each host has. The rules of one host are few of those for some hosts, so what these take
     /// together says nothing.
-    pub(super) fn fit_everywhere(&self, policy: &Policy) -> Result<(), Flaw> {
-        let mut everywhere = policy.clone();
-        everywhere.rules.retain_mut(|rule| {
+    pub(super) fn fit_everywhere(&self, mut policy: Policy) -> Result<(), Flaw> {
+        policy.rules.retain_mut(|rule| {
             let Some(written) = self.0.get(rule.name.as_str()) else {
-                return true;
+                return false;
             };
             if written.is_shadow {
                 rule.shadow = Some(rule.action);
@@ -60,13 +62,21 @@ impl Written {
             }
             written.is_everywhere
         });
-        self.fit(&everywhere)
+        self.fit(policy)
     }
+}
+
+/// The rules that are there at any time. Those with a window are in the kernel while it is open, and not all are at once.
+fn always(mut policy: Policy) -> Policy {
+    policy.rules.retain(|rule| rule.when.is_none());
+    policy
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use policy_source::{Fragment, Fragments};
 
     use crate::config::{
         Config, Sources,
@@ -81,9 +91,14 @@ mod tests {
         (0..count).map(rule).collect()
     }
 
-    fn pushed(text: &str) -> Result<(), String> {
-        let sources = Sources::of(Path::new("policy.toml"), text);
-        let checked = Config::for_every_host(&sources);
+    fn pushed(own: &str, text: &str) -> Result<(), String> {
+        let file = Fragment {
+            name: "policy.toml".to_owned(),
+            text: text.to_owned(),
+        };
+        let sources = Sources::of(Path::new("own.toml"), own);
+        let fleets = Fragments::new(1, vec![file]).unwrap();
+        let checked = Config::for_every_host(&sources.with(&fleets));
         checked.map(drop).map_err(|error| error.to_string())
     }
 
@@ -116,7 +131,7 @@ mod tests {
             ),
         ] {
             assert!(parse(&fits).is_ok());
-            assert_eq!(pushed(&fits), Ok(()));
+            assert_eq!(pushed("", &fits), Ok(()));
             let refused = refusal(&exceeds);
             assert!(refused.contains(says), "{refused}");
             // The place is that of the first rule that is too many.
@@ -127,16 +142,28 @@ mod tests {
                 refused.starts_with(&format!("policy.toml:{last}:")),
                 "{refused}"
             );
-            assert_eq!(pushed(&exceeds), Err(refused));
+            assert_eq!(pushed("", &exceeds), Err(format!("etcd:rules/{refused}")));
         }
     }
 
     #[test]
     fn rules_for_some_hosts_are_counted_by_those_hosts() {
         let shadow = |_| "mode = \"shadow\"\nto = [\":1\"]\nhosts = { role = \"db\" }".to_owned();
-        assert_eq!(pushed(&rules(65, shadow)), Ok(()));
+        assert_eq!(pushed("", &rules(65, shadow)), Ok(()));
         let host = "[host]\nlabels = { role = \"db\" }\n";
         let refused = refusal(&(host.to_owned() + &rules(65, shadow)));
         assert!(refused.contains("rules in shadow"), "{refused}");
+    }
+
+    #[test]
+    fn what_is_not_there_at_once_has_room() {
+        let shadow = |_| {
+            "mode = \"shadow\"\nto = [\":1\"]\nwhen = { days = \"mon\", tz = \"UTC\" }".to_owned()
+        };
+        assert!(parse(&rules(65, shadow)).is_ok());
+        // Other hosts have other files of their own.
+        let shadow = |_| "mode = \"shadow\"\nto = [\":1\"]".to_owned();
+        let of_fleet = rules(40, shadow).replace("\"r", "\"f");
+        assert_eq!(pushed(&rules(40, shadow), &of_fleet), Ok(()));
     }
 }

@@ -220,7 +220,7 @@ impl Config {
     pub fn of(sources: &Sources) -> Result<Self, ConfigError> {
         let raw = sources.parse()?;
         let has_shadows = raw.has_shadows();
-        let written = Written::of(&raw);
+        let written = Written::of(&raw, sources.fleets_begin());
         // Also of rules in shadow it says what is wrong with them as they are meant.
         let mut config = parse::config(raw).map_err(|flaw| sources.error(flaw))?;
         if has_shadows {
@@ -228,7 +228,7 @@ impl Config {
             raw.put_into_shadow();
             config = parse::config(raw).map_err(|flaw| sources.error(flaw))?;
         }
-        let fits = written.fit(&config.policy);
+        let fits = written.fit(config.policy.clone());
         fits.map_err(|flaw| sources.error(flaw))?;
         Ok(config)
     }
@@ -240,11 +240,11 @@ impl Config {
     pub fn for_every_host(sources: &Sources) -> Result<Self, ConfigError> {
         // Rules in shadow, too, are checked as they are meant.
         let mut raw = sources.parse()?;
-        let written = Written::of(&raw);
+        let written = Written::of(&raw, sources.fleets_begin());
         let host = host::of(std::mem::take(&mut raw.host)).map_err(|flaw| sources.error(flaw))?;
         raw.keep_all(&host).map_err(|flaw| sources.error(flaw))?;
         let config = parse::config(raw).map_err(|flaw| sources.error(flaw))?;
-        let fits = written.fit_everywhere(&config.policy);
+        let fits = written.fit_everywhere(config.policy.clone());
         fits.map_err(|flaw| sources.error(flaw))?;
         Ok(config)
     }

@@ -136,7 +136,7 @@ impl Sources {
                 .further
                 .iter()
                 .map(|source| (source, raw::parse_further as Parse));
-            let joined = self.joined(before + self.further.iter().map(Source::span).sum::<usize>());
+            let joined = self.joined(self.fleets_begin());
             let fleets = self
                 .fleets
                 .iter()
@@ -178,6 +178,11 @@ impl Sources {
             });
         }
         Some(text)
+    }
+
+    /// The place at which the texts of the fleet begin.
+    pub(super) fn fleets_begin(&self) -> usize {
+        self.main.span() + self.further.iter().map(Source::span).sum::<usize>()
     }
 
     /// Names the place of a flaw, and the other place that it speaks of.

@@ -13,7 +13,7 @@ use tokio::{
 use super::Control;
 use crate::{
     config::{Sources, Store},
-    fleet::{Choice, Halves, LOOK_AGAIN, Refusal, Refusals, choose, for_status},
+    fleet::{BESIDE, Choice, Halves, LOOK_AGAIN, Refusal, Refusals, choose, for_status},
 };
 
 /// The time between two looks at policies that are objects, at least: whoever may write one does not hold the agent up.
@@ -246,7 +246,12 @@ impl Control {
                     );
                     self.from_fleet.told_whole = refused;
                 }
-                (Some(why), BTreeMap::new(), None)
+                // It would be in the status of each policy, and speaks of others or of the node.
+                let told = match self.has_objects() {
+                    true => BESIDE.to_owned(),
+                    false => why,
+                };
+                (Some(told), BTreeMap::new(), None)
             }
         };
         let verdict = Some(Verdict {

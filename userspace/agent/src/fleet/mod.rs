@@ -22,7 +22,7 @@ use tokio::{runtime, sync::watch};
 pub use self::{
     cache::read as cached,
     metrics::FleetMetrics,
-    objects::{Choice, Halves, LOOK_AGAIN, Refusal, Refusals, choose, for_status},
+    objects::{BESIDE, Choice, Halves, LOOK_AGAIN, Refusal, Refusals, choose, for_status},
 };
 use crate::config::{Host, PolicySource, Store, file_of_object};
 

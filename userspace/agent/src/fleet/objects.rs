@@ -5,16 +5,18 @@
 
 use std::{
     collections::BTreeMap,
+    iter,
     time::{Duration, Instant},
 };
 
-use policy_source::{Fragment, Fragments, Kind, Shares};
+use policy::HINT;
+use policy_source::{Fragment, Fragments, Kind, RulesTake, Shares};
 use telemetry::Rarely;
 
 use crate::config::take_of_rules;
 
 /// Reason that the status of a policy has where the whole one speaks of another.
-const BESIDE: &str = "it does not fit beside the other policies and the node's own files: the log of the node's agent says why";
+pub const BESIDE: &str = "it does not fit beside the other policies and the node's own files: the log of the node's agent says why";
 
 /// Lines about policies that do not fit beside others: whoever may write policies decides how many there are.
 static NOT_BESIDE: Rarely = Rarely::new();
@@ -104,13 +106,23 @@ pub fn choose(
     };
     let beside = kept.digest();
     let mut refusals = Refusals::new();
-    let (mut fresh, mut again) = (Vec::new(), Vec::new());
+    let mut wrong_in: BTreeMap<&str, usize> = BTreeMap::new();
+    for namespace in known.keys().filter_map(|name| namespace_of(name)) {
+        *wrong_in.entry(namespace).or_default() += 1;
+    }
+    let mut again = Vec::new();
+    // By how many of its namespace are refused: whoever writes wrong ones without end is looked at behind all others.
+    let mut fresh: BTreeMap<usize, Vec<Fragment>> = BTreeMap::new();
     for file in &offered.files {
         if kept.text(&file.name) == Some(file.text.as_str()) {
             continue;
         }
         match known.get(&file.name).filter(|old| old.text == file.text) {
-            None => fresh.push(file.clone()),
+            None => {
+                let namespace = namespace_of(&file.name).unwrap_or_default();
+                let wrong = wrong_in.get(namespace).copied().unwrap_or(0);
+                fresh.entry(wrong).or_default().push(file.clone());
+            }
             Some(old) => {
                 let has_others = old.beside.as_ref().is_some_and(|others| *others != beside);
                 match has_others || old.at.elapsed() >= LOOK_AGAIN {
@@ -124,7 +136,8 @@ pub fn choose(
     let mut why_none = None;
     let mut halves = Halves::new(kept.clone(), MAX_CHECKS);
     // What was refused before does not hold up the others.
-    halves.try_all(vec![again, fresh], &mut |whole| {
+    let batches = iter::once(again).chain(fresh.into_values().rev());
+    halves.try_all(batches.collect(), &mut |whole| {
         if let Some(why) = &why_none {
             return Err(String::clone(why));
         }
@@ -175,7 +188,9 @@ pub fn for_status(name: &str, why: &str) -> String {
         _ => !why.starts_with("kubernetes:") && !why.starts_with('/'),
     };
     if is_own || is_of_rule {
-        return why.to_owned();
+        // Hints may be the names of the node's users, or of the cluster's databases.
+        let hint = namespace_of(name).and_then(|_| why.find(HINT));
+        return why.split_at(hint.unwrap_or(why.len())).0.to_owned();
     }
     NOT_BESIDE.say(|not_said_before| {
         tracing::warn!(
@@ -196,6 +211,8 @@ pub struct Halves {
     /// Objects: what was not tried: there were too many.
     pub left: Vec<String>,
     tries: usize,
+    /// Texts with what their rules take, which are read once.
+    takes: BTreeMap<String, (String, RulesTake)>,
 }
 
 impl Halves {
@@ -206,6 +223,7 @@ impl Halves {
             refused: Vec::new(),
             left: Vec::new(),
             tries,
+            takes: BTreeMap::new(),
         }
     }
 
@@ -227,7 +245,8 @@ impl Halves {
             self.tries -= 1;
             let whole = Fragments::of_objects(self.good.revision, with(&self.good, &batch));
             let tried = whole.map_err(|why| why.to_string()).and_then(|whole| {
-                shares_of(&whole).fit(&shares_of(&self.good))?;
+                let before = shares_of(&self.good, &mut self.takes);
+                shares_of(&whole, &mut self.takes).fit(&before)?;
                 fits(&whole).map(|()| whole)
             });
             match tried {
@@ -245,13 +264,30 @@ impl Halves {
     }
 }
 
-/// Shares that policies take.
-fn shares_of(objects: &Fragments) -> Shares {
+/// Shares that policies take. Those of the cluster have none.
+fn shares_of(objects: &Fragments, takes: &mut BTreeMap<String, (String, RulesTake)>) -> Shares {
     let mut shares = Shares::default();
-    for file in &objects.files {
-        shares.add(&file.name, &file.text, take_of_rules(&file.text));
+    for Fragment { name, text } in &objects.files {
+        let take = match (Kind::of_name(name), takes.get(name)) {
+            (Some((Kind::Namespaced, _)), Some((known, take))) if known == text => *take,
+            (Some((Kind::Namespaced, _)), _) => {
+                let take = take_of_rules(text);
+                takes.insert(name.clone(), (text.clone(), take));
+                take
+            }
+            _ => RulesTake::default(),
+        };
+        shares.add(name, text, take);
     }
     shares
+}
+
+/// The namespace of a policy, if it has one.
+fn namespace_of(name: &str) -> Option<&str> {
+    match Kind::of_name(name)? {
+        (Kind::Namespaced, namespace) => Some(namespace),
+        (Kind::Cluster, _) => None,
+    }
 }
 
 /// Files with others in the place of those with the same names, and beside them.
@@ -265,7 +301,9 @@ fn with(kept: &Fragments, others: &[Fragment]) -> Vec<Fragment> {
 mod tests {
     use std::cell::Cell;
 
-    use policy_source::{MAX_NAMESPACE_RULES, MAX_OBJECTS, MAX_OBJECTS_BYTES};
+    use policy_source::{
+        MAX_NAMESPACE_OBJECTS, MAX_NAMESPACE_RULES, MAX_OBJECTS, MAX_OBJECTS_BYTES,
+    };
 
     use super::*;
 
@@ -372,6 +410,7 @@ mod tests {
             "rule a_web.r: tls",
         ] {
             assert_eq!(for_status(own, why), why);
+            assert_eq!(for_status(own, &format!("{why}{HINT}x`?")), why);
         }
 
         // The bound is flagged where the last rule is, which is another's.
@@ -396,6 +435,27 @@ mod tests {
         );
         let refused = choice.unwrap().refused();
         assert_eq!(refused["underpasspolicies/a/web"], BESIDE);
+    }
+
+    /// Wrong policies without end, others each time, use up one look; the next one is the others'.
+    #[test]
+    fn wrong_ones_without_end_hold_nobody_up() {
+        let offered = |round: usize| {
+            let wrong = (0..MAX_NAMESPACE_OBJECTS).map(|n| Fragment {
+                name: format!("underpasspolicies/a/{n:02}"),
+                text: format!("bad {round}"),
+            });
+            let right = Fragment {
+                name: "underpasspolicies/z/right".to_owned(),
+                text: format!("good {round}"),
+            };
+            Fragments::of_objects(1, wrong.chain([right]).collect()).unwrap()
+        };
+        let mut choice = choose(&objects(&[]), &offered(0), &Refusals::new(), &check).unwrap();
+        for round in 1..4 {
+            choice = choose(&choice.good, &offered(round), &choice.refusals, &check).unwrap();
+            assert_eq!(texts(&choice.good), format!("good {round}"));
+        }
     }
 
     #[test]

@@ -2,7 +2,12 @@
 //! forgotten begins with a list. What is kept of an object is made as soon as it comes, and an object that cannot be read is kept as
 //! that: whoever may write one object does not stop the others.
 
-use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+    sync::Arc,
+    time::Duration,
+};
 
 use http_body_util::BodyExt as _;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -145,8 +150,8 @@ type Name = (String, String);
 pub(super) struct Kept<T> {
     objects: BTreeMap<Arc<Name>, (usize, Arc<T>)>,
     bytes: usize,
-    /// Whether there are objects that are not kept.
-    pub(super) is_cut: bool,
+    /// Namespaces with objects that are not kept. The empty one: nobody knows of which namespace they are, or there are too many.
+    pub(super) cut: BTreeSet<String>,
 }
 
 impl<T> Default for Kept<T> {
@@ -154,7 +159,7 @@ impl<T> Default for Kept<T> {
         Self {
             objects: BTreeMap::new(),
             bytes: 0,
-            is_cut: false,
+            cut: BTreeSet::new(),
         }
     }
 }
@@ -163,7 +168,8 @@ impl<T> Clone for Kept<T> {
     fn clone(&self) -> Self {
         Self {
             objects: self.objects.clone(),
-            ..*self
+            bytes: self.bytes,
+            cut: self.cut.clone(),
         }
     }
 }
@@ -198,7 +204,10 @@ impl<T> Kept<T> {
                 break;
             };
             self.remove(&last);
-            self.is_cut = true;
+            self.cut.insert(last.0);
+            if self.cut.len() > most {
+                self.cut = BTreeSet::from([String::new()]);
+            }
         }
         true
     }
@@ -346,7 +355,7 @@ impl<T: PartialEq> Collection<'_, T> {
                     self.put(kept, &metadata, object);
                 }
                 // It has no name by which it could be refused.
-                Err(_) => kept.is_cut = true,
+                Err(_) => drop(kept.cut.insert(String::new())),
             }
         }
         Ok(answer.metadata)
@@ -420,7 +429,7 @@ impl<T: PartialEq> Collection<'_, T> {
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
             let taken = self.take(line, kept, seen)?;
             all.has_changed |= taken != Taken::Nothing;
-            all.has_room |= taken == Taken::Away && kept.is_cut;
+            all.has_room |= taken == Taken::Away && !kept.cut.is_empty();
         }
         unread.drain(..whole);
         match unread.len() > MAX_LINE_BYTES {
@@ -449,7 +458,7 @@ impl<T: PartialEq> Collection<'_, T> {
             }
             kind => {
                 let Ok(Headed { metadata }) = parsed::<Headed>(object) else {
-                    kept.is_cut = true;
+                    kept.cut.insert(String::new());
                     return Ok(Taken::Changed);
                 };
                 seen.clone_from(&metadata.resource_version);

@@ -73,7 +73,7 @@ fn followed<T: PartialEq + std::fmt::Debug>(
     assert_eq!(whole.2, cut.2);
     let [whole, cut] = [whole.0, cut.0];
     assert!(whole.len() <= MOST);
-    assert_eq!(whole.is_cut, cut.is_cut);
+    assert_eq!(whole.cut, cut.cut);
     assert!(whole.iter().eq(cut.iter()));
     whole
 }

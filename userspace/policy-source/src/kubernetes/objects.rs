@@ -179,10 +179,13 @@ pub(super) fn read(cluster: &Kept<Policy>, namespaced: &Kept<Policy>) -> Read {
     let mut read = Read::default();
     let mut shares = Shares::default();
     for (kind, kept) in [(Kind::Cluster, cluster), (Kind::Namespaced, namespaced)] {
-        if kept.is_cut {
+        for namespace in &kept.cut {
             let why =
                 "there are more than are read: of those that are not, what was in force stays";
-            let name = kind.resource().to_owned();
+            let name = match namespace.is_empty() {
+                true => kind.resource().to_owned(),
+                false => format!("{}/{namespace}", kind.resource()),
+            };
             read.fragments.cut.insert(name.clone());
             read.fragments.unusable.insert(name, why.to_owned());
         }
@@ -194,10 +197,7 @@ pub(super) fn read(cluster: &Kept<Policy>, namespaced: &Kept<Policy>) -> Read {
         read.generations.insert(name.clone(), policy.generation);
         read.fragments.revision = read.fragments.revision.max(policy.version);
         let mut take = |file: PolicyFile| {
-            let mut more = shares.clone();
-            more.add(&name, &file.text, file.take);
-            more.fit(&shares)?;
-            shares = more;
+            shares.try_add(&name, &file.text, file.take)?;
             Ok(file.text)
         };
         match policy.file.clone().and_then(&mut take) {
@@ -214,6 +214,8 @@ pub(super) fn read(cluster: &Kept<Policy>, namespaced: &Kept<Policy>) -> Read {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::{
         MAX_NAMESPACE_NAMES, MAX_NAMESPACE_OBJECTS, MAX_NAMESPACE_RULES, MAX_NAMESPACES_NAMES,
@@ -336,11 +338,15 @@ mod tests {
     #[test]
     fn what_is_not_read_is_said() {
         let mut namespaced = kept(&[("n", "a", "1".into())]);
-        namespaced.is_cut = true;
-        let read = read(&Kept::default(), &namespaced);
-        let is_there = |name: &str| read.fragments.may_have(name);
-        assert!(is_there("underpasspolicies/n/z") && !is_there("clusterunderpasspolicies/z"));
-        assert!(read.fragments.unusable.contains_key("underpasspolicies"));
-        assert_eq!(read.fragments.files.len(), 1);
+        for (cut, of) in [("n", "underpasspolicies/n"), ("", "underpasspolicies")] {
+            namespaced.cut = BTreeSet::from([cut.to_owned()]);
+            let read = read(&Kept::default(), &namespaced);
+            let is_there = |name: &str| read.fragments.may_have(name);
+            assert!(is_there("underpasspolicies/n/z") && !is_there("clusterunderpasspolicies/z"));
+            // One that was deleted in another namespace is gone.
+            assert_eq!(is_there("underpasspolicies/m/z"), cut.is_empty());
+            assert!(read.fragments.unusable.contains_key(of));
+            assert_eq!(read.fragments.files.len(), 1);
+        }
     }
 }

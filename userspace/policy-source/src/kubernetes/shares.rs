@@ -160,6 +160,32 @@ impl Shares {
         }
     }
 
+    /// Adds a policy, if it does not exceed a share.
+    ///
+    /// # Errors
+    /// Says which one it exceeds.
+    pub fn try_add(&mut self, name: &str, text: &str, rules: RulesTake) -> Result<(), String> {
+        let namespace = match Kind::of_name(name) {
+            Some((Kind::Namespaced, namespace)) => Some(namespace),
+            _ => None,
+        };
+        // Of all namespaces only this one takes more.
+        let own = namespace.and_then(|namespace| self.each.get_key_value(namespace));
+        let before = Self {
+            each: own
+                .map(|(of, own)| (of.clone(), *own))
+                .into_iter()
+                .collect(),
+            ..*self
+        };
+        let mut after = before.clone();
+        after.add(name, text, rules);
+        after.fit(&before)?;
+        (self.all, self.namespaces) = (after.all, after.namespaces);
+        self.each.extend(after.each);
+        Ok(())
+    }
+
     /// Checks that nobody takes more than he may and took before: whoever exceeds his share may take less, and is no hindrance to others.
     ///
     /// # Errors
