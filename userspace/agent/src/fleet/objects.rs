@@ -4,7 +4,7 @@
 //! Nothing here changes what is in force: objects are only checked, so that all that fit are put into force at once.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     iter,
     time::{Duration, Instant},
 };
@@ -107,7 +107,7 @@ pub fn choose(
     let beside = kept.digest();
     let mut refusals = Refusals::new();
     let mut wrong_in: BTreeMap<&str, usize> = BTreeMap::new();
-    for namespace in known.keys().filter_map(|name| namespace_of(name)) {
+    for namespace in known.keys().filter_map(|name| Kind::namespace_of(name)) {
         *wrong_in.entry(namespace).or_default() += 1;
     }
     let mut again = Vec::new();
@@ -119,7 +119,7 @@ pub fn choose(
         }
         match known.get(&file.name).filter(|old| old.text == file.text) {
             None => {
-                let namespace = namespace_of(&file.name).unwrap_or_default();
+                let namespace = Kind::namespace_of(&file.name).unwrap_or_default();
                 let wrong = wrong_in.get(namespace).copied().unwrap_or(0);
                 fresh.entry(wrong).or_default().push(file.clone());
             }
@@ -189,7 +189,7 @@ pub fn for_status(name: &str, why: &str) -> String {
     };
     if is_own || is_of_rule {
         // Hints may be the names of the node's users, or of the cluster's databases.
-        let hint = namespace_of(name).and_then(|_| why.find(HINT));
+        let hint = Kind::namespace_of(name).and_then(|_| why.find(HINT));
         return why.split_at(hint.unwrap_or(why.len())).0.to_owned();
     }
     NOT_BESIDE.say(|not_said_before| {
@@ -211,8 +211,8 @@ pub struct Halves {
     /// Objects: what was not tried: there were too many.
     pub left: Vec<String>,
     tries: usize,
-    /// Texts with what their rules take, which are read once.
-    takes: BTreeMap<String, (String, RulesTake)>,
+    /// Texts with what their rules take, so that each is read once.
+    takes: HashMap<String, RulesTake>,
 }
 
 impl Halves {
@@ -223,7 +223,7 @@ impl Halves {
             refused: Vec::new(),
             left: Vec::new(),
             tries,
-            takes: BTreeMap::new(),
+            takes: HashMap::new(),
         }
     }
 
@@ -265,29 +265,18 @@ impl Halves {
 }
 
 /// Shares that policies take. Those of the cluster have none.
-fn shares_of(objects: &Fragments, takes: &mut BTreeMap<String, (String, RulesTake)>) -> Shares {
+fn shares_of(objects: &Fragments, takes: &mut HashMap<String, RulesTake>) -> Shares {
     let mut shares = Shares::default();
     for Fragment { name, text } in &objects.files {
-        let take = match (Kind::of_name(name), takes.get(name)) {
-            (Some((Kind::Namespaced, _)), Some((known, take))) if known == text => *take,
-            (Some((Kind::Namespaced, _)), _) => {
-                let take = take_of_rules(text);
-                takes.insert(name.clone(), (text.clone(), take));
-                take
-            }
-            _ => RulesTake::default(),
+        let is_counted = Kind::namespace_of(name).is_some();
+        let take = match takes.get(text) {
+            _ if !is_counted => RulesTake::default(),
+            Some(take) => *take,
+            None => *takes.entry(text.clone()).or_insert(take_of_rules(text)),
         };
         shares.add(name, text, take);
     }
     shares
-}
-
-/// The namespace of a policy, if it has one.
-fn namespace_of(name: &str) -> Option<&str> {
-    match Kind::of_name(name)? {
-        (Kind::Namespaced, namespace) => Some(namespace),
-        (Kind::Cluster, _) => None,
-    }
 }
 
 /// Files with others in the place of those with the same names, and beside them.

@@ -63,6 +63,14 @@ impl Kind {
         }
     }
 
+    /// Returns the namespace of the object with such a name. None: it is in none.
+    pub fn namespace_of(name: &str) -> Option<&str> {
+        match Self::of_name(name)? {
+            (Self::Namespaced, namespace) => Some(namespace),
+            (Self::Cluster, _) => None,
+        }
+    }
+
     /// The path of all objects of this kind.
     pub(super) fn path(self) -> String {
         format!("/apis/{GROUP}/{VERSION}/{}", self.resource())

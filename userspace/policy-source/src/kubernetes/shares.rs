@@ -153,7 +153,7 @@ impl Shares {
     /// Adds a policy. What has a name of no kind is in the sum of all.
     pub fn add(&mut self, name: &str, text: &str, rules: RulesTake) {
         self.all.add(text, rules);
-        if let Some((Kind::Namespaced, namespace)) = Kind::of_name(name) {
+        if let Some(namespace) = Kind::namespace_of(name) {
             self.namespaces.add(text, rules);
             let own = self.each.entry(namespace.to_owned()).or_default();
             own.add(text, rules);
@@ -165,12 +165,8 @@ impl Shares {
     /// # Errors
     /// Says which one it exceeds.
     pub fn try_add(&mut self, name: &str, text: &str, rules: RulesTake) -> Result<(), String> {
-        let namespace = match Kind::of_name(name) {
-            Some((Kind::Namespaced, namespace)) => Some(namespace),
-            _ => None,
-        };
         // Of all namespaces only this one takes more.
-        let own = namespace.and_then(|namespace| self.each.get_key_value(namespace));
+        let own = Kind::namespace_of(name).and_then(|namespace| self.each.get_key_value(namespace));
         let before = Self {
             each: own
                 .map(|(of, own)| (of.clone(), *own))
