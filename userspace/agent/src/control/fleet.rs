@@ -155,7 +155,11 @@ impl Control {
             return;
         }
         let began = Instant::now();
-        let Some(offered) = self.heard.offers.borrow_and_update().clone() else {
+        let offered = self.heard.offers.borrow_and_update().clone();
+        // While the store is away, what is in force is all that there is.
+        let is_doubtful = self.has_failed && self.has_objects();
+        let offered = offered.or_else(|| is_doubtful.then(|| self.from_fleet.good.clone()));
+        let Some(offered) = offered else {
             return;
         };
         let tried = match self.has_objects() {
@@ -189,6 +193,17 @@ impl Control {
         self.conclude(&chosen.offered, tried, chosen.began);
         if chosen.is_again {
             self.offer_again();
+        }
+    }
+
+    /// Has objects looked at that are in force, after the host's own files were refused, if these are right without them.
+    pub(super) fn doubt_objects(&mut self) {
+        let is_right = || {
+            let own = Sources::read(&self.file);
+            own.and_then(|own| self.config.again(&own)).is_ok()
+        };
+        if self.has_objects() && is_right() {
+            self.heard.offers.mark_changed();
         }
     }
 
@@ -306,8 +321,10 @@ impl Control {
             let (config, own) = (self.config.clone(), own.clone());
             let before = self.from_fleet.good.clone();
             let (offered, known) = (offered.clone(), self.from_fleet.refusals.clone());
+            // The host's own files are others than those beside which it was put into force.
+            let is_doubtful = self.has_failed || own.clone().with(&before) != self.sources;
             move || {
-                choose(&before, &offered, &known, &|whole| {
+                choose(&before, is_doubtful, &offered, &known, &|whole| {
                     let checked = config.again(&own.clone().with(whole));
                     checked.map(drop).map_err(|why| why.to_string())
                 })

@@ -61,7 +61,10 @@ impl Control {
         self.reloaded(result);
         match is_done {
             true => self.offer_again(),
-            false => self.follow_names(),
+            false => {
+                self.follow_names();
+                self.doubt_objects();
+            }
         }
     }
 
@@ -134,6 +137,7 @@ impl Control {
         self.follow_names();
         self.config.triggers = config.triggers;
         self.config.xdp = config.xdp;
+        self.has_failed = false;
         self.told.in_force.send_modify(|in_force| {
             *in_force = Arc::new(InForce {
                 began: in_force.began.clone(),

@@ -1,5 +1,5 @@
 //! Policies that are objects: which of those that were offered go into force. Each does by itself, and of a refused one that stays
-//! which was in force. One team's mistake is no other's.
+//! which was in force. One team's mistake is no other's, and no operator's of the node.
 //!
 //! Nothing here changes what is in force: objects are only checked, so that all that fit are put into force at once.
 
@@ -87,19 +87,21 @@ impl Choice {
     }
 }
 
-/// Chooses among the objects that are offered, beside those in force. `known`: those that were refused before.
+/// Chooses among the objects that are offered, beside those in force. `known`: those that were refused before; `is_doubtful`: whether those in
+/// force may be wrong beside the host's own files as they are now.
 ///
 /// # Errors
-/// Says why nothing fits: what is in force does not, beside the host's own files as they are now.
+/// Says why nothing fits: the host's own files are wrong, or the cluster's own policies that are in force are wrong beside them.
 pub fn choose(
     in_force: &Fragments,
+    is_doubtful: bool,
     offered: &Fragments,
     known: &Refusals,
     check: &dyn Fn(&Fragments) -> Result<(), String>,
 ) -> Result<Choice, String> {
     let stays = |name: &str| offered.may_have(name) || offered.text(name).is_some();
     let kept = in_force.files.iter().filter(|file| stays(&file.name));
-    let kept = Fragments {
+    let mut kept = Fragments {
         revision: offered.revision,
         files: kept.cloned().collect(),
         ..Fragments::default()
@@ -132,24 +134,31 @@ pub fn choose(
             }
         }
     }
-    let mut is_checked = false;
-    let mut why_none = None;
-    let mut halves = Halves::new(kept.clone(), MAX_CHECKS);
     // What was refused before does not hold up the others.
-    let batches = iter::once(again).chain(fresh.into_values().rev());
-    halves.try_all(batches.collect(), &mut |whole| {
-        if let Some(why) = &why_none {
-            return Err(String::clone(why));
-        }
-        let checked = check(whole);
-        if checked.is_err() && !is_checked {
-            is_checked = true;
-            why_none = check(&kept).err();
-        }
-        checked
-    });
-    if let Some(why) = why_none {
-        return Err(why);
+    let batches: Vec<_> = iter::once(again).chain(fresh.into_values().rev()).collect();
+    let mut is_checked = is_doubtful;
+    let mut is_wrong = is_doubtful && check(&kept).is_err();
+    let mut halves = Halves::new(kept.clone(), MAX_CHECKS);
+    if !is_wrong {
+        halves.try_all(batches.clone(), &mut |whole| {
+            if is_wrong {
+                return Err(String::new());
+            }
+            let checked = check(whole);
+            if checked.is_err() && !is_checked {
+                is_checked = true;
+                is_wrong = check(&kept).is_err();
+            }
+            checked
+        });
+    }
+    if is_wrong {
+        let wrong;
+        (kept, wrong) = without_wrong(&kept, check)?;
+        halves = Halves::new(kept.clone(), MAX_CHECKS);
+        halves.try_all(batches, &mut |whole| check(whole));
+        let is_offered = |(file, _): &(Fragment, _)| offered.text(&file.name) == Some(&file.text);
+        halves.refused.extend(wrong.into_iter().filter(is_offered));
     }
     let beside = halves.good.digest();
     for (file, why) in halves.refused {
@@ -173,6 +182,37 @@ pub fn choose(
         refusals,
         left: halves.left,
     })
+}
+
+/// Separates policies in force from those of them that are wrong beside the host's own files: these are others by now, or a user is gone. Policies of
+/// namespaces go out of force then. **Invariant**: those of the cluster stay, whatever becomes of the others: one that encrypts or denies does not go
+/// because a file that it names is away for a moment.
+///
+/// # Errors
+/// Says what is wrong with those of the cluster, or with the host's own files.
+fn without_wrong(
+    in_force: &Fragments,
+    check: &dyn Fn(&Fragments) -> Result<(), String>,
+) -> Result<(Fragments, Vec<(Fragment, String)>), String> {
+    let all = in_force.files.iter().cloned();
+    let (namespaced, clusters): (Vec<_>, Vec<_>) =
+        all.partition(|file| Kind::namespace_of(&file.name).is_some());
+    let clusters = Fragments {
+        revision: in_force.revision,
+        files: clusters,
+        ..Fragments::default()
+    };
+    check(&clusters)?;
+    // As many as it takes to find all of them.
+    let mut halves = Halves::new(clusters, 2 * namespaced.len());
+    halves.try_all(vec![namespaced], &mut |whole| check(whole));
+    for (file, why) in &halves.refused {
+        let policy = &file.name;
+        NOT_BESIDE.say(|not_said_before| {
+            tracing::warn!(policy, not_said_before, "goes out of force: {why}");
+        });
+    }
+    Ok((halves.good, halves.refused))
 }
 
 /// Returns the reason for which a policy is refused as its status has it. **Invariant**: whoever may read the status of a namespace's policy
@@ -328,14 +368,14 @@ mod tests {
         };
         let in_force = objects(&[("a", "a1"), ("b", "b1"), ("gone", "g")]);
         let offered = objects(&[("a", "a2"), ("b", "bad"), ("c", "c1"), ("d", "bad")]);
-        let choice = choose(&in_force, &offered, &Refusals::new(), &counted).unwrap();
+        let choice = choose(&in_force, false, &offered, &Refusals::new(), &counted).unwrap();
         assert_eq!(texts(&choice.good), "a2 b1 c1");
         let refused = choice.refused();
         assert_eq!(refused.keys().collect::<Vec<_>>(), ["p/b", "p/d"]);
         assert!(choice.left.is_empty());
 
         checks.set(0);
-        let choice = choose(&choice.good, &offered, &choice.refusals, &counted).unwrap();
+        let choice = choose(&choice.good, false, &offered, &choice.refusals, &counted).unwrap();
         assert_eq!((checks.get(), texts(&choice.good)), (0, "a2 b1 c1".into()));
         assert_eq!(choice.refused(), refused);
 
@@ -344,14 +384,14 @@ mod tests {
         for refusal in old.values_mut() {
             refusal.at = refusal.at.checked_sub(LOOK_AGAIN).unwrap();
         }
-        let choice = choose(&choice.good, &offered, &old, &counted).unwrap();
+        let choice = choose(&choice.good, false, &offered, &old, &counted).unwrap();
         assert!(checks.get() > 0);
         assert_eq!(choice.refused(), refused);
         checks.set(0);
 
         // Another one's change costs one check, whatever is refused; and a text that is new is looked at.
         let offered = objects(&[("a", "a3"), ("b", "bad"), ("c", "c1"), ("d", "d2")]);
-        let choice = choose(&choice.good, &offered, &choice.refusals, &counted).unwrap();
+        let choice = choose(&choice.good, false, &offered, &choice.refusals, &counted).unwrap();
         assert_eq!(
             (checks.get(), texts(&choice.good)),
             (1, "a3 b1 c1 d2".into())
@@ -361,15 +401,15 @@ mod tests {
     #[test]
     fn one_that_fits_alone_is_tried_when_the_others_are_others() {
         let offered = objects(&[("a", "big"), ("b", "big")]);
-        let choice = choose(&objects(&[]), &offered, &Refusals::new(), &check).unwrap();
+        let choice = choose(&objects(&[]), false, &offered, &Refusals::new(), &check).unwrap();
         assert_eq!(texts(&choice.good), "big");
         assert_eq!(choice.refused()["p/b"], "too many");
         let offered = objects(&[("a", "small"), ("b", "big")]);
         assert!(!choice.is_open());
-        let choice = choose(&choice.good, &offered, &choice.refusals, &check).unwrap();
+        let choice = choose(&choice.good, false, &offered, &choice.refusals, &check).unwrap();
         // The other one has to be in force first.
         assert!(choice.is_open());
-        let choice = choose(&choice.good, &offered, &choice.refusals, &check).unwrap();
+        let choice = choose(&choice.good, false, &offered, &choice.refusals, &check).unwrap();
         assert_eq!(texts(&choice.good), "small big");
         assert!(!choice.is_open());
     }
@@ -418,6 +458,7 @@ mod tests {
         };
         let choice = choose(
             &objects(&["z/db"]),
+            false,
             &objects(&["a/web", "z/db"]),
             &Refusals::new(),
             &full,
@@ -440,9 +481,17 @@ mod tests {
             };
             Fragments::of_objects(1, wrong.chain([right]).collect()).unwrap()
         };
-        let mut choice = choose(&objects(&[]), &offered(0), &Refusals::new(), &check).unwrap();
+        let mut choice =
+            choose(&objects(&[]), false, &offered(0), &Refusals::new(), &check).unwrap();
         for round in 1..4 {
-            choice = choose(&choice.good, &offered(round), &choice.refusals, &check).unwrap();
+            choice = choose(
+                &choice.good,
+                false,
+                &offered(round),
+                &choice.refusals,
+                &check,
+            )
+            .unwrap();
             assert_eq!(texts(&choice.good), format!("good {round}"));
         }
     }
@@ -457,14 +506,14 @@ mod tests {
         let mut offered = objects(&[("a", "a2")]);
         // One kind has more than are read, and nothing of another one stays by that.
         offered.cut.insert("p".to_owned());
-        let choice = choose(&in_force, &offered, &Refusals::new(), &check).unwrap();
+        let choice = choose(&in_force, false, &offered, &Refusals::new(), &check).unwrap();
         assert_eq!(texts(&choice.good), "a2 deny");
         offered.cut.clear();
         offered.unusable.insert("p/z".into(), "nested".into());
-        let choice = choose(&choice.good, &offered, &Refusals::new(), &check).unwrap();
+        let choice = choose(&choice.good, false, &offered, &Refusals::new(), &check).unwrap();
         assert_eq!(texts(&choice.good), "a2 deny");
         offered.unusable.clear();
-        let choice = choose(&choice.good, &offered, &Refusals::new(), &check).unwrap();
+        let choice = choose(&choice.good, false, &offered, &Refusals::new(), &check).unwrap();
         assert_eq!(texts(&choice.good), "a2");
     }
 
@@ -495,7 +544,7 @@ mod tests {
         wrong.unusable.clear();
         wrong.files.insert(0, fragment("a/one", rules(1, "bad")));
         for offered in [unusable, wrong] {
-            let choice = choose(&in_force, &offered, &Refusals::new(), &check).unwrap();
+            let choice = choose(&in_force, false, &offered, &Refusals::new(), &check).unwrap();
             let names: Vec<&str> = choice
                 .good
                 .files
@@ -514,7 +563,7 @@ mod tests {
             let mut known = choice.refusals;
             let mut good = choice.good;
             for _ in 0..2 {
-                let choice = choose(&good, &mended, &known, &check).unwrap();
+                let choice = choose(&good, false, &mended, &known, &check).unwrap();
                 (good, known) = (choice.good, choice.refusals);
             }
             assert_eq!(good.files, mended.files);
@@ -525,7 +574,60 @@ mod tests {
     fn the_hosts_own_mistake_is_no_objects() {
         let refuse = |_: &Fragments| Err("own".to_owned());
         let offered = objects(&[("a", "a1"), ("b", "b1")]);
-        let said = choose(&objects(&[]), &offered, &Refusals::new(), &refuse);
+        let said = choose(&objects(&[]), false, &offered, &Refusals::new(), &refuse);
+        assert_eq!(said.unwrap_err(), "own");
+    }
+
+    /// A policy in force that is not right any more is no other's mistake, but where it is the cluster's own.
+    #[test]
+    fn a_namespaces_policy_that_is_not_right_any_more_goes_and_a_clusters_stays() {
+        let namespaced = |name: &str, text: &str| Fragment {
+            name: format!("underpasspolicies/{name}"),
+            text: text.to_owned(),
+        };
+        let of = |files: &[Fragment]| Fragments::of_objects(1, files.to_vec()).unwrap();
+        let clusters = Fragment {
+            name: "clusterunderpasspolicies/own".to_owned(),
+            text: "own".to_owned(),
+        };
+        let stale = namespaced("a/stale", "bad");
+        let in_force = of(&[clusters.clone(), stale.clone(), namespaced("b/web", "b1")]);
+        let with_news = of(&[clusters.clone(), stale.clone(), namespaced("b/web", "b2")]);
+        // News finds it, and where nothing is new, the doubt.
+        for (offered, is_doubtful, good) in [
+            (&with_news, false, "own b2"),
+            (&with_news, true, "own b2"),
+            (&in_force, true, "own b1"),
+        ] {
+            let none = Refusals::new();
+            let choice = choose(&in_force, is_doubtful, offered, &none, &check).unwrap();
+            assert_eq!(texts(&choice.good), good);
+            assert_eq!(texts(&choice.kept), "own b1");
+            let refused = choice.refused();
+            assert_eq!(refused.keys().collect::<Vec<_>>(), [&stale.name]);
+            assert!(!choice.is_open());
+        }
+        // What is to come in its place is looked at, and what nobody offers any more is no refusal.
+        let mended = of(&[clusters.clone(), namespaced("a/stale", "a2")]);
+        let choice = choose(&in_force, true, &mended, &Refusals::new(), &check).unwrap();
+        assert_eq!(texts(&choice.good), "own a2");
+        assert!(choice.refused().is_empty());
+        // All of them are found, however many, and what fits alone stays if there is room.
+        let many = |text: &str| {
+            let files = (0..MAX_NAMESPACE_OBJECTS).map(|n| namespaced(&format!("a/{n:02}"), text));
+            of(&files.chain([namespaced("b/web", "b1")]).collect::<Vec<_>>())
+        };
+        for (text, good) in [("bad", "b1"), ("big", "big b1")] {
+            let all = many(text);
+            let choice = choose(&all, true, &all, &Refusals::new(), &check).unwrap();
+            assert_eq!(texts(&choice.good), good);
+        }
+
+        let no_clusters = |whole: &Fragments| match texts(whole).contains("own") {
+            true => Err("own".to_owned()),
+            false => Ok(()),
+        };
+        let said = choose(&in_force, true, &with_news, &Refusals::new(), &no_clusters);
         assert_eq!(said.unwrap_err(), "own");
     }
 
@@ -542,7 +644,7 @@ mod tests {
         let (mut refusals, mut rounds) = (Refusals::new(), 0);
         loop {
             checks.set(0);
-            let choice = choose(&objects(&[]), &offered, &refusals, &counted).unwrap();
+            let choice = choose(&objects(&[]), false, &offered, &refusals, &counted).unwrap();
             assert!(checks.get() <= 2 * MAX_CHECKS + 1, "{}", checks.get());
             assert!(choice.refusals.len() > refusals.len());
             assert_eq!(choice.refused().len(), MAX_OBJECTS);
@@ -562,7 +664,7 @@ mod tests {
         let offered = objects(&[("a", &half), ("b", &half), ("c", "")]);
         let mut offered = offered;
         offered.files[2].text = "c".into();
-        let choice = choose(&in_force, &offered, &Refusals::new(), &check).unwrap();
+        let choice = choose(&in_force, false, &offered, &Refusals::new(), &check).unwrap();
         assert_eq!(choice.good.files.len(), 2);
         assert!(choice.refused()["p/c"].contains("at most"));
         assert!(Fragments::of_objects(1, choice.good.files).is_ok());

@@ -6,6 +6,7 @@ mod cluster;
 mod page;
 mod played;
 mod scale;
+mod stale;
 
 use std::{
     fs::{self, Permissions},

@@ -1,8 +1,6 @@
 //! Many policies of which some are wrong: which ones, takes an agent seconds to find out, and meanwhile it does what it is told.
 
 use std::{
-    fs::{self, Permissions},
-    os::unix::fs::PermissionsExt,
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -12,7 +10,7 @@ use nix::sys::signal::Signal;
 use sandbox::{Agent, Sandbox};
 
 use super::{clusters, played::Played};
-use crate::common::{BINARY, certs::file, eventually, rule, to};
+use crate::common::{BINARY, eventually, rule, to};
 
 /// Policies, and rules of each: as many rules as there may be, nearly. Every fifth policy is wrong.
 const POLICIES: usize = 125;
@@ -51,18 +49,10 @@ fn policies() -> Vec<String> {
 fn a_file_is_reloaded_and_marks_are_told_while_policies_are_looked_at() {
     let folder = tempfile::tempdir().unwrap();
     let host = Sandbox::new().unwrap();
-    let server = Played::start(&host, folder.path(), &policies());
-    let token = file(folder.path(), "token", "t");
-    fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
-    let own = format!(
-        "[containers]\ndocker = []\n[host]\nname = \"node1\"\n[policy]\nsource = \"kubernetes\"\nserver = \"https://{}\"\n\
-         tls = {{ ca = {:?} }}\ntoken_file = {token:?}\ncache = {:?}\n",
-        server.at,
-        server.ca,
-        folder.path().join("policy.json"),
-    );
+    let server = Played::start(&host, folder.path(), [&policies(), &[]]);
+    let own = &server.settings;
     let (netns, cgroup) = (Some(&host.netns), &host.cgroup);
-    let agent = Agent::start(Path::new(BINARY), netns, cgroup, "", &own).unwrap();
+    let agent = Agent::start(Path::new(BINARY), netns, cgroup, "", own).unwrap();
     let metric = |name: &str| agent.metric(name).unwrap_or_default();
     eventually("they are offered", || {
         metric("underpass_policy_source_in_step") == 1.0

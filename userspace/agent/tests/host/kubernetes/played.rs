@@ -2,8 +2,9 @@
 
 use std::{
     convert::Infallible,
-    net::SocketAddr,
-    path::{Path, PathBuf},
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::Path,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -22,20 +23,19 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::common::certs::{Authority, file};
 
-/// The policies that it has are at the end of this path.
-const POLICIES: &str = "/clusterunderpasspolicies";
+/// The policies that it has are at the ends of these paths: the cluster's, and namespaces'.
+const POLICIES: [&str; 2] = ["/clusterunderpasspolicies", "/underpasspolicies"];
 
 /// A server of one test, which ends with this.
 pub struct Played {
-    pub at: SocketAddr,
-    /// The authority that has signed its certificate.
-    pub ca: PathBuf,
+    /// The settings of an agent that follows it, for the top of its file.
+    pub settings: String,
     _served: Served,
 }
 
 impl Played {
-    /// Starts with these policies, which are objects in JSON.
-    pub fn start(host: &Sandbox, folder: &Path, policies: &[String]) -> Self {
+    /// Starts with these policies, which are objects in JSON: the cluster's, and namespaces'.
+    pub fn start(host: &Sandbox, folder: &Path, policies: [&[String]; 2]) -> Self {
         let authority = Authority::new();
         let ca = file(folder, "ca.crt", &authority.pem());
         let mut config = Authority::server(&authority.signs(&["127.0.0.1"]), None);
@@ -47,20 +47,27 @@ impl Played {
         let list = |items: &str| -> Bytes {
             format!("{{\"metadata\": {{\"resourceVersion\": \"7\"}}, \"items\": [{items}]}}").into()
         };
-        let lists = [list(&policies.join(",")), list("")];
+        let [clusters, namespaced] = policies.map(|policies| list(&policies.join(",")));
+        let lists = [clusters, namespaced, list("")];
+        let token = file(folder, "token", "t");
+        fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
+        let settings = format!(
+            "[containers]\ndocker = []\n[host]\nname = \"node1\"\n[policy]\nsource = \"kubernetes\"\nserver = \"https://{at}\"\n\
+             tls = {{ ca = {ca:?} }}\ntoken_file = {token:?}\ncache = {:?}\n",
+            folder.join("policy.json"),
+        );
         let serve = move || {
             let listener = TcpListener::from_std(listener).unwrap();
             accept(listener, TlsAcceptor::from(config), lists)
         };
         Self {
-            at,
-            ca,
+            settings,
             _served: Served::by(serve),
         }
     }
 }
 
-async fn accept(listener: TcpListener, tls: TlsAcceptor, lists: [Bytes; 2]) {
+async fn accept(listener: TcpListener, tls: TlsAcceptor, lists: [Bytes; 3]) {
     loop {
         let (client, _) = listener.accept().await.unwrap();
         let (tls, lists) = (tls.clone(), lists.clone());
@@ -78,12 +85,15 @@ async fn accept(listener: TcpListener, tls: TlsAcceptor, lists: [Bytes; 2]) {
     }
 }
 
-fn answer(request: &Request<Incoming>, [policies, nothing]: &[Bytes; 2]) -> Response<Said> {
+fn answer(request: &Request<Incoming>, lists: &[Bytes; 3]) -> Response<Said> {
     let query = request.uri().query().unwrap_or_default();
-    Response::new(match request.uri().path().ends_with(POLICIES) {
-        _ if query.contains("watch=true") => Said::Nothing,
-        true => Said::All(Some(policies.clone())),
-        false => Said::All(Some(nothing.clone())),
+    let path = request.uri().path();
+    // What else is asked for is the list without anything.
+    let at = POLICIES.iter().position(|end| path.ends_with(end));
+    let list = at.map_or(lists.last(), |at| lists.get(at));
+    Response::new(match query.contains("watch=true") {
+        true => Said::Nothing,
+        false => Said::All(list.cloned()),
     })
 }
 
