@@ -15,7 +15,7 @@ use report::{
     sequential,
 };
 
-use super::{Common, Measurement, Planned, every, how};
+use super::{Common, Measurement, Planned, every, experiment::FAILED, how};
 use crate::databases::Given;
 
 /// The seconds of a path in a round.
@@ -107,7 +107,8 @@ fn planned(only: &[String]) -> anyhow::Result<Vec<Planned>> {
     Ok(planned)
 }
 
-/// The results of an interrupted run of the same source, in the same way. Says why one that is there is of no use.
+/// The results of an interrupted run of the same source, in the same way, but for experiments in which a path failed: these are measured again.
+/// Says why one that is there is of no use.
 fn kept(file: &Path, now: &Run, anew: bool) -> Option<Run> {
     let kept = report::read(file).ok()?;
     let why_not = if anew {
@@ -124,7 +125,11 @@ fn kept(file: &Path, now: &Run, anew: bool) -> Option<Run> {
             ..kept.settings
         };
         if settings == now.settings && kept.paths == now.paths {
-            return Some(Run { settings, ..kept });
+            let mut kept = Run { settings, ..kept };
+            let has_failed = |why: &String| why.starts_with(FAILED);
+            kept.experiments
+                .retain(|experiment| !experiment.left_out.values().any(has_failed));
+            return Some(kept);
         }
         "the interrupted run was asked for otherwise"
     };

@@ -6,6 +6,7 @@ use report::{
     stats::median,
 };
 
+use super::experiment::FAILED;
 use crate::paths::{DIRECT, SHORTCUT};
 
 /// The bounds of bypass against direct, in operations a second: both do the same, on a noisy
@@ -57,7 +58,7 @@ fn fault(experiment: &Experiment, path: &str) -> Option<String> {
         .left_out
         .get(path)
         .map_or("no reason was kept", String::as_str);
-    let is_fault = why.starts_with("failed") || path == DIRECT;
+    let is_fault = why.starts_with(FAILED) || path == DIRECT;
     is_fault.then(|| format!("{}: {path} was not measured: {why}", experiment.id))
 }
 

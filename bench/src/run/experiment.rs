@@ -37,6 +37,9 @@ use crate::{
 /// thousands of connections, and of what an idle flow costs little is seen in half a second.
 const SCHEDULE_SECONDS: f64 = 3.0;
 
+/// The beginning of the reason why a path has no figures because it failed.
+pub const FAILED: &str = "failed: ";
+
 /// The number of the first generator whose work is profiled: beyond those of any round.
 const PROFILED: u64 = 1_000;
 
@@ -174,7 +177,7 @@ fn measure(
         if let Some(why) = &lane.failed {
             experiment
                 .left_out
-                .insert(lane.path.into(), format!("failed: {why}"));
+                .insert(lane.path.into(), format!("{FAILED}{why}"));
         } else {
             series.histogram = latencies.into();
             series.hand_overs = lane.hand_overs.clone();

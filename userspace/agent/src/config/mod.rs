@@ -74,7 +74,7 @@ use proxy::paths::Splicing;
 pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
 pub use source::{PolicySource, Store};
-pub use sources::{FOLDER as CONF_D, Sources};
+pub use sources::{FOLDER as CONF_D, OTHER_PLACE, Sources};
 use steps::{otlp::MetricsPush, pipelines::Pipelines};
 pub use users::{GROUPS, USERS};
 

@@ -32,6 +32,9 @@ const MAX_BYTES: u64 = 16 << 20;
 const OF_ETCD: &str = "etcd:rules/";
 const OF_KUBERNETES: &str = "kubernetes:";
 
+/// The words before the other place of which an error speaks.
+pub const OTHER_PLACE: &str = " (the other is at ";
+
 /// The beginning and the end of a policy that was an object: what is between is a list of rules, which that of the next one continues.
 pub(super) const OPENS: &str = "rule = [";
 pub(super) const CLOSES: &str = "]\n";
@@ -190,7 +193,7 @@ impl Sources {
         let (path, at) = self.place(&flaw.span);
         let other = flaw.other.map(|other| {
             let (path, at) = self.place(&other);
-            format!(" (the other is at {}:{at})", path.display())
+            format!("{OTHER_PLACE}{}:{at})", path.display())
         });
         ConfigError::Bad {
             path: path.to_owned(),

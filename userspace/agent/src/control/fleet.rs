@@ -155,11 +155,7 @@ impl Control {
             return;
         }
         let began = Instant::now();
-        let offered = self.heard.offers.borrow_and_update().clone();
-        // While the store is away, what is in force is all that there is.
-        let is_doubtful = self.has_failed && self.has_objects();
-        let offered = offered.or_else(|| is_doubtful.then(|| self.from_fleet.good.clone()));
-        let Some(offered) = offered else {
+        let Some(offered) = self.heard.offers.borrow_and_update().clone() else {
             return;
         };
         let tried = match self.has_objects() {
@@ -219,7 +215,7 @@ impl Control {
     }
 
     /// Whether policies are objects, each of which is put into force or refused by itself.
-    fn has_objects(&self) -> bool {
+    pub(super) fn has_objects(&self) -> bool {
         let store = self.config.source.as_ref().map(|source| &source.store);
         matches!(store, Some(Store::Kubernetes(_)))
     }
@@ -241,7 +237,7 @@ impl Control {
                         );
                     }
                 }
-                self.tell_refused(&tried.refused);
+                self.tell_refused(&tried);
                 self.from_fleet.good = tried.good.clone();
                 self.from_fleet.has_refused = !tried.refused.is_empty();
                 self.from_fleet.told.clone_from(&tried.refused);
@@ -292,7 +288,7 @@ impl Control {
     }
 
     /// Says which policies are refused. Others' changes are no reason to say it again.
-    fn tell_refused(&self, refused: &BTreeMap<String, String>) {
+    fn tell_refused(&self, Tried { good, refused }: &Tried) {
         if refused.is_empty() {
             return;
         }
@@ -306,7 +302,11 @@ impl Control {
             self.heard.fleet_metrics.refused();
         }
         for (name, why) in news {
-            tracing::error!("the policy {name} is refused, and the one before stays: {why}");
+            let before = match good.text(name) {
+                Some(_) => "the one before stays",
+                None => "none of that name is in force",
+            };
+            tracing::error!("the policy {name} is refused, and {before}: {why}");
         }
     }
 

@@ -85,9 +85,14 @@ impl Control {
         self.from_fleet.note_look();
         let offered = self.heard.offers.borrow().clone();
         let own = Sources::read(&self.file);
+        // Host's files that were refused may be right without some of the offered ones.
+        let is_doubtful = self.has_failed && self.has_objects();
         let sources = offered
             .zip(own.ok())
-            .map(|(offered, own)| own.with(&offered));
+            .map(|(offered, own)| match is_doubtful {
+                true => own,
+                false => own.with(&offered),
+            });
         self.waiting.has_offer = sources.is_some_and(|sources| self.waits_for_names(&sources));
         if !self.waiting.has_offer {
             self.look_at_fleet();

@@ -51,21 +51,24 @@ impl Control {
                 tracing::debug!(file = %self.file.display(), "the file has not changed");
                 self.offer_again();
             }
-            Err(error) => self.reloaded(Err(error)),
+            Err(error) => self.refuse(error),
         }
     }
 
     fn reload(&mut self) {
-        let result = self.try_reload();
-        let is_done = result.is_ok();
-        self.reloaded(result);
-        match is_done {
-            true => self.offer_again(),
-            false => {
-                self.follow_names();
-                self.doubt_objects();
+        match self.try_reload() {
+            Ok(()) => {
+                self.reloaded(Ok(()));
+                self.offer_again();
             }
+            Err(error) => self.refuse(error),
         }
+    }
+
+    fn refuse(&mut self, error: anyhow::Error) {
+        self.reloaded(Err(error));
+        self.follow_names();
+        self.doubt_objects();
     }
 
     fn reloaded(&mut self, result: anyhow::Result<()>) {
