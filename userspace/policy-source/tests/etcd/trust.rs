@@ -1,4 +1,4 @@
-//! What is believed and what is refused: bad policies, etcd of somebody else, hosts of one name.
+//! Refusals and trust: bad policies, an etcd of somebody else, hosts of one name.
 
 use std::{
     fs,
