@@ -91,9 +91,14 @@ impl<'a> Agent<'a> {
             true => "",
             false => "holdout = \"0%\"",
         };
+        // A build that is not optimised reads copies for more time than the default allows, and would leave flows out.
+        let tap_cpu = match settings.contains("tap_cpu") || !cfg!(debug_assertions) {
+            true => "",
+            false => "tap_cpu = \"100%\"",
+        };
         let header = format!(
             "[agent]\nadmin = \"127.0.0.1:0\"\nadmin_socket = {:?}\n{control}\ncgroup = {:?}\npins = {pins:?}\n{splice}\n\
-             {holdout}\n{settings}\n",
+             {holdout}\n{tap_cpu}\n{settings}\n",
             folder.path().join(ADMIN),
             cgroup.path(),
         );

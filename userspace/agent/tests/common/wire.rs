@@ -95,12 +95,7 @@ fn host_by(binary: &Path, more: &str, body: impl FnOnce(&Host<'_>)) {
     let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
     let listener = listener.unwrap().unwrap();
     let netns = Some(&sandbox.netns);
-    // A build that is not optimised reads copies for more time than the default allows, and would leave flows out.
-    let all = match more.contains("tap_cpu") {
-        true => "",
-        false => "tap_cpu = \"100%\"\n",
-    };
-    let settings = format!("max_flows = 4000\nworkers = 1\n{all}{more}");
+    let settings = format!("max_flows = 4000\nworkers = 1\n{more}");
     let agent = Agent::start(binary, netns, &sandbox.cgroup, &settings, "").unwrap();
     let host = Host {
         sandbox: &sandbox,
