@@ -1,6 +1,6 @@
 //! CPU time, context switches and memory of processes, from /proc.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, mem, path::Path};
 
 use anyhow::Context;
 use report::schema::Usage;
@@ -35,7 +35,8 @@ pub struct Meter {
 #[derive(Clone, Debug)]
 enum Of {
     Processes(Vec<u32>),
-    Kernel,
+    /// What each process that was seen is: one of the kernel's threads, or not.
+    Kernel(BTreeMap<u32, bool>),
 }
 
 impl Meter {
@@ -50,7 +51,7 @@ impl Meter {
     /// Watches the kernel's threads, which do work that no process can be charged with.
     pub fn of_kernel() -> Self {
         Self {
-            of: Of::Kernel,
+            of: Of::Kernel(BTreeMap::new()),
             since: Sample::new(),
         }
     }
@@ -60,16 +61,18 @@ impl Meter {
         self.since = self.sample();
     }
 
-    /// Ends it: what was used in it.
-    pub fn end(&self) -> Spent {
-        Spent(between(&self.since, &self.sample()))
+    /// Ends a turn, and begins the next: what was used in between.
+    pub fn lap(&mut self) -> Spent {
+        let now = self.sample();
+        let before = mem::replace(&mut self.since, now);
+        Spent(between(&before, &self.since))
     }
 
-    fn sample(&self) -> Sample {
-        match &self.of {
+    fn sample(&mut self) -> Sample {
+        match &mut self.of {
             Of::Processes(pids) => sample(pids),
             // Workers come and go. There are a hundred and more, all of whose time is the system's.
-            Of::Kernel => kernel_threads().into_iter().map(ran).collect(),
+            Of::Kernel(seen) => kernel_threads(seen).map(ran).collect(),
         }
     }
 }
@@ -77,17 +80,17 @@ impl Meter {
 /// `kthreadd`: the parent of all of the kernel's threads.
 const KTHREADD: &str = "2";
 
-fn kernel_threads() -> Vec<u32> {
-    let Ok(processes) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let threads = processes.flatten().filter_map(|process| {
-        let stat = fs::read_to_string(process.path().join("stat")).ok()?;
-        let (_, after_name) = stat.rsplit_once(") ")?;
-        let is_one = after_name.split(' ').nth(1) == Some(KTHREADD);
-        is_one.then(|| process.file_name().to_str()?.parse().ok())?
-    });
-    threads.collect()
+/// The kernel's threads that there are now; of processes that were `seen` it is not asked again.
+fn kernel_threads(seen: &mut BTreeMap<u32, bool>) -> impl Iterator<Item = u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
+    ids.filter(|id| *seen.entry(*id).or_insert_with(|| is_kernels(*id)))
+}
+
+fn is_kernels(id: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    let after_name = stat.rsplit_once(") ").map(|(_, after)| after);
+    after_name.and_then(|after| after.split(' ').nth(1)) == Some(KTHREADD)
 }
 
 /// The time that a kernel's thread ran; how often it was switched is not asked.
@@ -244,14 +247,14 @@ mod tests {
         let me = std::process::id();
         let mut meter = Meter::new(vec![me]);
         meter.begin();
-        let mut worked = meter.end();
+        let mut worked = meter.lap();
         // The limit allows for a machine that others use, too.
         let end = Instant::now() + Duration::from_secs(10);
         while worked.0.ran_ns < 100_000_000 && Instant::now() < end {
             for _ in 0..1_000 {
                 black_box(fs::metadata("/proc/self").is_ok());
             }
-            worked = meter.end();
+            worked.add(meter.lap());
         }
         let usage = worked.usage(rss_peak_kib(&[me]).unwrap());
         assert!(usage.user_us + usage.system_us > 50_000.0, "{usage:?}");
@@ -282,15 +285,16 @@ mod tests {
     fn nobody_uses_nothing() {
         let mut meter = Meter::new(vec![u32::MAX]);
         meter.begin();
-        assert_eq!(meter.end().usage(0), Usage::default());
+        assert_eq!(meter.lap().usage(0), Usage::default());
         assert!(rss_peak_kib(&[u32::MAX]).is_err());
     }
 
     #[test]
     fn the_kernel_has_threads() {
-        let threads = kernel_threads();
+        let mut seen = BTreeMap::new();
+        let threads: Vec<u32> = kernel_threads(&mut seen).collect();
         assert!(threads.len() > 5, "{threads:?}");
-        assert!(!threads.contains(&std::process::id()));
+        assert_eq!(seen.get(&std::process::id()), Some(&false));
         let all = between(&Sample::new(), &Meter::of_kernel().sample());
         assert!(all.ran_ns > 0, "{all:?}");
         let usage = Spent(all).usage(0);

@@ -273,7 +273,7 @@ impl Bench<'_> {
             lane.cgroup(),
             Duration::from_secs_f64(seconds) + AROUND,
         )?;
-        let [proxy, database, kernel] = meters.each_ref().map(Meter::end);
+        let [proxy, database, kernel] = meters.each_mut().map(Meter::lap);
         let Figures {
             seconds,
             ops,

@@ -1,5 +1,7 @@
 //! Interleaved rounds: everything else that the machine does, it does to every path.
 
+use std::iter;
+
 use anyhow::Context;
 use load::{order::Answer, used::Used};
 use report::schema::{Latency, Round, Usage};
@@ -31,7 +33,7 @@ pub struct Done {
 /// and the kernel's threads is read from outside.
 struct Account {
     answer: Answer,
-    meters: [Meter; 3],
+    proxy: Meter,
     spent: [Spent; 3],
 }
 
@@ -54,20 +56,24 @@ pub fn play(
     let mut accounts = Vec::new();
     for lane in lanes.iter() {
         forget_rss_peak(&lane.proxy_pids);
-        accounts.push(Account::new(lane, database_pids)?);
+        accounts.push(Account::new(lane)?);
     }
     forget_rss_peak(database_pids);
     let before = Sockets::now()?;
     let turns = (timing.seconds / timing.turn_seconds).round().max(1.0);
+    // All lanes use these: the end of a turn is the beginning of the next.
+    let mut shared = [Meter::new(database_pids.to_vec()), Meter::of_kernel()];
+    shared.iter_mut().for_each(Meter::begin);
     for _ in 0..turns as usize {
         for at in shuffle.order(lanes.len()) {
             let (Some(lane), Some(account)) = (lanes.get_mut(at), accounts.get_mut(at)) else {
                 continue;
             };
-            account.meters.iter_mut().for_each(Meter::begin);
+            account.proxy.begin();
             let answer = work(lane, timing.seconds / turns)?;
-            for (spent, meter) in account.spent.iter_mut().zip(&account.meters) {
-                spent.add(meter.end());
+            let meters = iter::once(&mut account.proxy).chain(&mut shared);
+            for (spent, meter) in account.spent.iter_mut().zip(meters) {
+                spent.add(meter.lap());
             }
             if let Some(answer) = answer {
                 account.answer.add(answer)?;
@@ -111,14 +117,10 @@ fn work(lane: &mut Lane<'_>, seconds: f64) -> anyhow::Result<Option<Answer>> {
 }
 
 impl Account {
-    fn new(lane: &Lane<'_>, database_pids: &[u32]) -> anyhow::Result<Self> {
+    fn new(lane: &Lane<'_>) -> anyhow::Result<Self> {
         Ok(Self {
             answer: Answer::empty()?,
-            meters: [
-                Meter::new(lane.proxy_pids.clone()),
-                Meter::new(database_pids.to_vec()),
-                Meter::of_kernel(),
-            ],
+            proxy: Meter::new(lane.proxy_pids.clone()),
             spent: [Spent::default(); 3],
         })
     }
