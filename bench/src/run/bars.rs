@@ -92,11 +92,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// The experiments that have bars, each over the paths of these alone.
 fn planned(only: &[String]) -> anyhow::Result<Vec<Planned>> {
     for id in only {
-        let known: Vec<&str> = ALL.iter().map(|bar| bar.experiment).collect();
+        let known: BTreeSet<&str> = ALL.iter().map(|bar| bar.experiment).collect();
         ensure!(
-            known.contains(&&**id),
+            known.contains(&**id),
             "{id} has no bar; these have: {}",
-            known.join(", ")
+            Vec::from_iter(known).join(", ")
         );
     }
     let mut planned = every()?;
