@@ -32,6 +32,7 @@ pub use self::names::wanted_names;
 use self::{
     fleet::{Choosing, FromFleet},
     names::Waiting,
+    reload::Failed,
     windows::Windows,
 };
 use crate::{
@@ -75,7 +76,7 @@ pub struct Control {
     /// Set when the policy in force is not the one that should be: the kernel refused it.
     stale: bool,
     /// Set when the file was last read in vain.
-    has_failed: bool,
+    failed: Option<Failed>,
     heard: Heard,
     /// Where the hierarchy of cgroups is mounted: read once, for hosts with many containers have thousands of mounts.
     cgroup_root: PathBuf,
@@ -159,7 +160,7 @@ impl Control {
             windows: Windows::default(),
             waiting: Waiting::default(),
             stale: false,
-            has_failed: false,
+            failed: None,
             heard,
             cgroup_root,
             numbers,

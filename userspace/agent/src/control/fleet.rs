@@ -322,7 +322,7 @@ impl Control {
             let before = self.from_fleet.good.clone();
             let (offered, known) = (offered.clone(), self.from_fleet.refusals.clone());
             // The host's own files are others than those beside which it was put into force.
-            let is_doubtful = self.has_failed || own.clone().with(&before) != self.sources;
+            let is_doubtful = self.failed.is_some() || own.clone().with(&before) != self.sources;
             move || {
                 choose(&before, is_doubtful, &offered, &known, &|whole| {
                     let checked = config.again(&own.clone().with(whole));

@@ -86,7 +86,7 @@ impl Control {
         let offered = self.heard.offers.borrow().clone();
         let own = Sources::read(&self.file);
         // Host's files that were refused may be right without some of the offered ones.
-        let is_doubtful = self.has_failed && self.has_objects();
+        let is_doubtful = self.failed.is_some() && self.has_objects();
         let sources = offered
             .zip(own.ok())
             .map(|(offered, own)| match is_doubtful {

@@ -33,6 +33,7 @@ mod neighbours;
 mod package;
 mod pushed;
 mod quotas;
+mod reloads;
 mod roles;
 mod scale;
 mod service_manager;
