@@ -8,6 +8,7 @@
 )]
 
 mod backends;
+mod checks;
 mod cli;
 #[path = "../common/mod.rs"]
 mod common;

@@ -83,6 +83,35 @@ fn a_bad_policy_changes_nothing_and_says_so() {
     assert!(reloads(&agent, "error") >= 1.0);
 }
 
+#[test]
+fn a_hangup_without_a_change_is_silent() {
+    let hosts = Hosts::new();
+    let observe = |port| rule("observe", &to(&[port]));
+    let agent = hosts.agent(&observe(9));
+    let counted = || ["ok", "error"].map(|result| reloads(&agent, result));
+    let said = || {
+        let log = agent.log();
+        log.lines()
+            .filter(|line| !line.contains("proxy::paths"))
+            .count()
+    };
+    let before = said();
+    for _ in 0..3 {
+        agent.signal(Signal::SIGHUP).unwrap();
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(counted(), [0.0, 0.0]);
+    assert_eq!(said(), before);
+    agent.write_policy(&observe(10)).unwrap();
+    agent.signal(Signal::SIGHUP).unwrap();
+    eventually("it is read", || counted() == [1.0, 0.0]);
+    agent.write_policy("?").unwrap();
+    eventually("it is refused", || counted() == [1.0, 1.0]);
+    // A bad file is said each time that somebody asks for it.
+    agent.signal(Signal::SIGHUP).unwrap();
+    eventually("it is refused", || counted() == [1.0, 2.0]);
+}
+
 /// What a file names on the host may come later, and the file itself may be out of reach for a while: nobody has to ask.
 #[test]
 fn a_refused_file_is_tried_again_and_told_once() {
