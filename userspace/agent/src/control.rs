@@ -1,6 +1,7 @@
 //! The policy in force: read again on SIGHUP and when the file changes, put into force whole or not
 //! at all. Marks come before the file's rules, for as long as they hold.
 
+mod beside;
 mod fleet;
 mod marks;
 mod names;
@@ -126,6 +127,8 @@ pub struct Heard {
     pub offers: watch::Receiver<Option<Arc<Fragments>>>,
     /// The files of the fleet that are in force from the beginning: the last good ones, from the cache.
     pub cached: Arc<Fragments>,
+    /// These files as they were kept, where some of their rules are treated by their `fail`.
+    pub as_kept: Option<Arc<Fragments>>,
     /// The metrics of the fleet's policy.
     pub fleet_metrics: FleetMetrics,
 }
@@ -153,7 +156,7 @@ impl Control {
             sources,
             unreadable: false,
             config,
-            from_fleet: FromFleet::of(heard.cached.clone()),
+            from_fleet: FromFleet::of(heard.cached.clone(), heard.as_kept.clone()),
             choosing: Choosing::default(),
             marks: Marks::default(),
             triggers,

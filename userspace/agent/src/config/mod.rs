@@ -10,6 +10,7 @@
 mod admin;
 mod backends;
 mod bounds;
+mod by_fail;
 mod clusters;
 mod containers;
 mod dry;
@@ -63,6 +64,7 @@ pub use error::{ConfigError, LineColumn};
 use fits::Written;
 pub use holdout::told as held_out;
 pub use host::Host;
+pub use by_fail::by_fail;
 pub use in_full::{InForce, without_login};
 pub use layout::laid_out;
 use names::ClusterSettings;

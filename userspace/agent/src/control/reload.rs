@@ -10,10 +10,11 @@ use tokio::time::Instant;
 use super::Control;
 use crate::{
     config::{Config, ConfigError, InForce, Sources},
-    fleet::LOOK_AGAIN,
+    fleet,
 };
 
 /// A refusal of the host's files.
+#[derive(Clone)]
 pub(super) struct Failed {
     /// The reason that was told.
     why: String,
@@ -23,7 +24,7 @@ pub(super) struct Failed {
 
 impl Failed {
     fn with(why: String) -> Self {
-        let again = Instant::now() + test_hooks::get().try_again.unwrap_or(LOOK_AGAIN);
+        let again = Instant::now() + fleet::look_again_after();
         Self { why, again }
     }
 }
@@ -110,7 +111,7 @@ impl Control {
     }
 
     /// Notes whether the host's files are refused.
-    fn note(&mut self, failed: Option<Failed>) {
+    pub(super) fn note(&mut self, failed: Option<Failed>) {
         let is_refused = failed.is_some();
         self.failed = failed;
         self.metrics.is_file_refused.set(i64::from(is_refused));
