@@ -132,16 +132,7 @@ async fn serve(
     let attached = attach(&config, &mut early, terms.transpose()?)?;
     upgrade::dies_at("attached");
     let dataplane = early.attached.clone();
-    let assembled = Serving::assemble(
-        file,
-        config,
-        beginning,
-        log,
-        doors,
-        early,
-        attached,
-        before,
-    );
+    let assembled = Serving::assemble(file, config, beginning, log, doors, early, attached, before);
     let begun = match assembled {
         Ok(serving) => serving.begin().await,
         Err(error) => Err(error),

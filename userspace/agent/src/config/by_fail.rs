@@ -39,11 +39,18 @@ const STAY: [&str; 18] = [
 pub fn by_fail(files: &Fragments, rules: &HashMap<RuleName, Fail>) -> Result<Fragments, String> {
     let mut files = files.clone();
     for file in &mut files.files {
-        let whole: Table = file.text.parse().map_err(|why| format!("{}: {why}", file.name))?;
+        let whole: Table = file
+            .text
+            .parse()
+            .map_err(|why| format!("{}: {why}", file.name))?;
         let Some(Value::Array(all)) = whole.get("rule") else {
             continue;
         };
-        let fail = |rule: &Value| rules.get(&RuleName::new(rule.get("name")?.as_str()?)).copied();
+        let fail = |rule: &Value| {
+            rules
+                .get(&RuleName::new(rule.get("name")?.as_str()?))
+                .copied()
+        };
         if all.iter().all(|rule| fail(rule).is_none()) {
             continue;
         }
@@ -61,7 +68,9 @@ pub fn by_fail(files: &Fragments, rules: &HashMap<RuleName, Fail>) -> Result<Fra
 fn treated(rule: &Table, fail: Fail) -> Table {
     let stays = |key: &str| STAY.contains(&key);
     let kept = rule.iter().filter(|(key, _)| stays(key));
-    let mut kept: Table = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let mut kept: Table = kept
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
     // One that observes has a pipeline for what its trigger enriches, and goes on to observe.
     let observes = rule.get("action").and_then(Value::as_str) == Some(Action::Observe.as_str());
     let action = match fail {
@@ -135,7 +144,12 @@ pipeline = [{ transform = "count" }]
         assert_eq!(treated.revision, 7);
         let after = Config::of(&own.with(&treated)).unwrap().policy;
         let actions: Vec<_> = after.rules.iter().map(|rule| rule.action).collect();
-        let meant = [Action::Deny, Action::Bypass, Action::Observe, Action::Enrich];
+        let meant = [
+            Action::Deny,
+            Action::Bypass,
+            Action::Observe,
+            Action::Enrich,
+        ];
         assert_eq!(actions, meant);
         for (old, new) in before.policy.rules.iter().zip(&after.rules) {
             assert_eq!((&old.name, &old.to), (&new.name, &new.to));

@@ -59,12 +59,12 @@ use std::{
     time::Duration,
 };
 
+pub use by_fail::by_fail;
 use dataplane::{IncomingOptions, edge::Interface};
 pub use error::{ConfigError, LineColumn};
 use fits::Written;
 pub use holdout::told as held_out;
 pub use host::Host;
-pub use by_fail::by_fail;
 pub use in_full::{InForce, without_login};
 pub use layout::laid_out;
 use names::ClusterSettings;

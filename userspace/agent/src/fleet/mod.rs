@@ -19,12 +19,12 @@ use dataplane::backends::Probe;
 use policy_source::{Dial, Follower, Fragments, KubernetesFollower, News, Pace, Pods, Verdict};
 use tokio::{runtime, sync::watch};
 
+use self::objects::LOOK_AGAIN;
 pub use self::{
     cache::read as cached,
     metrics::FleetMetrics,
     objects::{BESIDE, Choice, Halves, Refusal, Refusals, choose, for_status},
 };
-use self::objects::LOOK_AGAIN;
 use crate::config::{Host, PolicySource, Store, file_of_object};
 
 /// Threads that look names up: they block, and one is enough.

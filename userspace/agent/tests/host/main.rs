@@ -24,6 +24,7 @@ mod gateway;
 mod ids;
 mod incoming;
 mod init;
+mod kept;
 mod kubernetes;
 mod lifecycle;
 mod limits;
