@@ -20,7 +20,7 @@ const AWAY: &str = "http://127.0.0.1:1";
 fn audits(name: &str, fail: &str, to: SocketAddr, audit: &Path) -> String {
     format!(
         "[[rule]]\nname = \"{name}\"\nto = [\"{to}\"]\naction = \"enrich\"\nfail = \"{fail}\"\n\
-         pipeline = [{{ transform = \"audit\", file = {audit:?}, full = \"drop\" }}]\n"
+         path = \"inline\"\npipeline = [{{ transform = \"audit\", file = {audit:?}, full = \"drop\" }}]\n"
     )
 }
 
