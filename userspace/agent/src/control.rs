@@ -1,6 +1,7 @@
 //! The policy in force: read again on SIGHUP and when the file changes, put into force whole or not
 //! at all. Marks come before the file's rules, for as long as they hold.
 
+mod beside;
 mod fleet;
 mod marks;
 mod names;
@@ -32,6 +33,7 @@ pub use self::names::wanted_names;
 use self::{
     fleet::{Choosing, FromFleet},
     names::Waiting,
+    reload::Failed,
     windows::Windows,
 };
 use crate::{
@@ -75,7 +77,7 @@ pub struct Control {
     /// Set when the policy in force is not the one that should be: the kernel refused it.
     stale: bool,
     /// Set when the file was last read in vain.
-    has_failed: bool,
+    failed: Option<Failed>,
     heard: Heard,
     /// Where the hierarchy of cgroups is mounted: read once, for hosts with many containers have thousands of mounts.
     cgroup_root: PathBuf,
@@ -125,6 +127,8 @@ pub struct Heard {
     pub offers: watch::Receiver<Option<Arc<Fragments>>>,
     /// The files of the fleet that are in force from the beginning: the last good ones, from the cache.
     pub cached: Arc<Fragments>,
+    /// These files as they were kept, where some of their rules are treated by their `fail`.
+    pub as_kept: Option<Arc<Fragments>>,
     /// The metrics of the fleet's policy.
     pub fleet_metrics: FleetMetrics,
 }
@@ -152,14 +156,14 @@ impl Control {
             sources,
             unreadable: false,
             config,
-            from_fleet: FromFleet::of(heard.cached.clone()),
+            from_fleet: FromFleet::of(heard.cached.clone(), heard.as_kept.clone()),
             choosing: Choosing::default(),
             marks: Marks::default(),
             triggers,
             windows: Windows::default(),
             waiting: Waiting::default(),
             stale: false,
-            has_failed: false,
+            failed: None,
             heard,
             cgroup_root,
             numbers,

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use policy::Name;
 use tokio::{
-    sync::{Semaphore, watch},
+    sync::watch,
     task::{AbortHandle, JoinSet},
     time::{Instant, sleep, timeout_at},
 };
@@ -14,11 +14,10 @@ use crate::{
     resolver::LookedUp,
 };
 
-/// Names in one policy, each of which is looked up at least once a minute.
+/// Names in one policy, each of which is looked up at least once a minute. They bound look-ups at the same time, too: names wait for
+/// no turn, so that those of a zone whose servers do not answer are not in the way of others. While a policy waits for its names,
+/// there are those of two.
 pub const MAX_NAMES: usize = 128;
-
-/// Look-ups at the same time; further ones wait. At the start, and in `check`, all names are looked up together.
-const MAX_AT_ONCE: usize = 16;
 
 /// A look-up has to end by then, however many servers, domains and hosts there are to try.
 const LOOK_UP_WITHIN: Duration = Duration::from_secs(20);
@@ -62,7 +61,6 @@ struct Common {
     resolver: Resolver,
     book: watch::Sender<Book>,
     metrics: NameMetrics,
-    turns: Semaphore,
 }
 
 impl Follower {
@@ -95,7 +93,6 @@ impl Follower {
             resolver: self.resolver.dialling_by(dial),
             book: self.book,
             metrics: self.metrics,
-            turns: Semaphore::new(MAX_AT_ONCE),
         });
         let mut tasks = JoinSet::new();
         let mut running = HashMap::<Name, (Option<Arc<ClusterSettings>>, AbortHandle)>::new();
@@ -144,6 +141,7 @@ impl Common {
     }
 }
 
+/// Follows a name for ever, whatever becomes of the others.
 async fn follow(name: Name, cluster: Option<Arc<ClusterSettings>>, common: Arc<Common>) {
     let mut control = Control::default();
     // What is known of a cluster from the start came by a connection that is gone.
@@ -154,11 +152,8 @@ async fn follow(name: Name, cluster: Option<Arc<ClusterSettings>>, common: Arc<C
             control.wait(next).await;
         }
         waits = true;
-        // Nobody closes the semaphore.
-        let turn = common.turns.acquire().await;
         let asked = (&name, cluster.as_deref());
         let result = look_up(asked, &mut control, &common.resolver, LOOK_UP_WITHIN).await;
-        drop(turn);
         let now = Instant::now();
         common.book.send_if_modified(|book| {
             let has_changed = note(book, &name, result, now, &common.metrics);

@@ -334,3 +334,61 @@ async fn names_are_followed_as_rules_come_and_go() {
     drop(tell);
     timeout(PATIENCE, running).await.unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn names_that_nobody_answers_for_are_in_nobodys_way() {
+    const SILENT: usize = 40;
+    let host = Host::new();
+    // Nobody here waits for as long as one of them takes.
+    host.write(
+        "resolv.conf",
+        "nameserver 127.0.0.1\noptions timeout:3 attempts:3\n",
+    );
+    let registry = Registry::new();
+    let metrics = NameMetrics::register(&registry).unwrap();
+    let name = |text: &str| Name::Host(Domain::parse(text).unwrap());
+    // Names that are known come first, then silent ones, and the last is a new one.
+    let wanted = |round: usize| {
+        let silent = (0..SILENT).map(|n| format!("s{n}.silent{round}.shop"));
+        let all = std::iter::once("known.shop".to_owned());
+        let all = all.chain(silent).chain([format!("new{round}.shop")]);
+        Wanted {
+            names: all.map(|text| name(&text)).collect(),
+            clusters: Vec::new(),
+        }
+    };
+    for round in 0..3 {
+        for n in 0..SILENT {
+            let silent = format!("s{n}.silent{round}.shop");
+            host.server.tell(&silent, Told::Silence, 0);
+        }
+        let told = Told::Addresses(vec![ip(1)]);
+        host.server.tell(&format!("new{round}.shop"), told, 0);
+    }
+    let known = Told::Addresses(vec![ip(2)]);
+    host.server.tell("known.shop", known, 0);
+    let follower = Follower::begin(&Wanted::default(), host.resolver(), metrics).await;
+    let mut book = follower.book();
+    let (tell, heed) = watch::channel(Arc::new(Wanted::default()));
+    let running = tokio::spawn(follower.run(dial_plainly(), heed));
+    for round in 0..3 {
+        tell.send(Arc::new(wanted(round))).unwrap();
+        let new = name(&format!("new{round}.shop"));
+        let resolved = |book: &crate::Book| !book.endpoints(&new).is_empty();
+        // A policy waits for its names for 3 s.
+        timeout(Duration::from_secs(2), book.wait_for(resolved))
+            .await
+            .unwrap()
+            .unwrap();
+    }
+    // Names whose records have expired are looked up all the while.
+    let asked = host.server.asked("known.shop");
+    let followed = async {
+        while host.server.asked("known.shop") < asked + 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(3), followed).await.unwrap();
+    drop(tell);
+    timeout(PATIENCE, running).await.unwrap().unwrap();
+}

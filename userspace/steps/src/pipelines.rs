@@ -108,12 +108,19 @@ impl Pipelines {
     /// Names what cannot be read or opened, and the rule.
     pub fn open(&self, services: &Services) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
-            for source in &steps.keys {
-                let opened = source.open(&services.rings);
-                opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", protect::NAME))?;
-            }
+            open_keys(rule, steps, services)?;
         }
         self.open_journals(services)
+    }
+
+    /// Returns the rules of which something cannot be read or opened, each with the reason. Of the others everything is open.
+    pub fn open_each(&self, services: &Services) -> Vec<(RuleName, anyhow::Error)> {
+        let each = self.0.iter().filter_map(|(rule, steps)| {
+            let keys = open_keys(rule, steps, services);
+            let opened = keys.and_then(|()| open_journals(rule, steps, services));
+            Some((rule.clone(), opened.err()?))
+        });
+        each.collect()
     }
 
     /// Opens what effects ask and reporters write to, before the pipelines are in force.
@@ -122,14 +129,7 @@ impl Pipelines {
     /// Names what cannot be opened, and the rule.
     pub fn open_journals(&self, services: &Services) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
-            for effect in &steps.effects {
-                let opened = effect.open(rule, services);
-                opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", effect.name()))?;
-            }
-            for reporter in steps.report.iter().flat_map(|report| report.iter()) {
-                let opened = reporter.open(services);
-                opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", reporter.name()))?;
-            }
+            open_journals(rule, steps, services)?;
         }
         Ok(())
     }
@@ -162,6 +162,26 @@ impl Pipelines {
     pub fn edit(&self) -> bool {
         self.0.values().any(|steps| steps.edit.is_some())
     }
+}
+
+fn open_keys(rule: &RuleName, steps: &Steps, services: &Services) -> anyhow::Result<()> {
+    for source in &steps.keys {
+        let opened = source.open(&services.rings);
+        opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", protect::NAME))?;
+    }
+    Ok(())
+}
+
+fn open_journals(rule: &RuleName, steps: &Steps, services: &Services) -> anyhow::Result<()> {
+    for effect in &steps.effects {
+        let opened = effect.open(rule, services);
+        opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", effect.name()))?;
+    }
+    for reporter in steps.report.iter().flat_map(|report| report.iter()) {
+        let opened = reporter.open(services);
+        opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", reporter.name()))?;
+    }
+    Ok(())
 }
 
 /// The state of the keys of pipelines, as far as no server has to be asked.

@@ -61,6 +61,8 @@ pub struct TestHooks {
     pub panics_at: Option<String>,
     /// `tap_looks_panic`: so many times the reader of tapped flows panics when it has read all and looks after them.
     pub tap_looks_panic: u32,
+    /// `try_again_ms`: time in milliseconds after which a file that was refused is tried again.
+    pub try_again: Option<Duration>,
     /// `resolv_conf`: file that stands for `/etc/resolv.conf`.
     pub resolv_conf: Option<PathBuf>,
 }
@@ -95,6 +97,7 @@ static NONE: TestHooks = TestHooks {
     dies_at: None,
     panics_at: None,
     tap_looks_panic: 0,
+    try_again: None,
     resolv_conf: None,
 };
 
@@ -171,6 +174,7 @@ impl TestHooks {
             "dies_at" => self.dies_at = Some(value.to_owned()),
             "panics_at" => self.panics_at = Some(value.to_owned()),
             "tap_looks_panic" => self.tap_looks_panic = value.parse().ok()?,
+            "try_again_ms" => self.try_again = Some(Duration::from_millis(value.parse().ok()?)),
             "resolv_conf" => self.resolv_conf = Some(value.into()),
             "strict_calls" => self.strict_calls = value.parse().ok()?,
             _ => return None,
@@ -201,7 +205,7 @@ mod tests {
         let text = "entries=1,connects=2,ring_bytes=3,upper_layer_port=4,host_pages=0,\
                     without=splice_sender+shortcut,version=other,recall_ms=10,keeper_log=/tmp/log,\
                     keeper_late_ms=20,shortcut_stays_ms=30,any_journal=true,strict_calls=true,\
-                    dies_at=taken,panics_at=TRUNCATE,tap_looks_panic=3,resolv_conf=/tmp/resolv";
+                    dies_at=taken,panics_at=TRUNCATE,tap_looks_panic=3,try_again_ms=40,resolv_conf=/tmp/resolv";
         let hooks = TestHooks::parse(text);
         assert_eq!(
             hooks,
@@ -222,6 +226,7 @@ mod tests {
                 dies_at: Some("taken".into()),
                 panics_at: Some("TRUNCATE".into()),
                 tap_looks_panic: 3,
+                try_again: Some(Duration::from_millis(40)),
                 resolv_conf: Some("/tmp/resolv".into()),
             })
         );

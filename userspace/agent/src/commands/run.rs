@@ -74,18 +74,14 @@ pub fn run(
     dry: bool,
     takes_over: bool,
 ) -> anyhow::Result<ExitCode> {
-    let Beginning {
-        sources,
-        mut config,
-        cached,
-        why_not,
-    } = begin(file, dry)?;
+    let mut beginning = begin(file, dry)?;
+    let config = &mut beginning.config;
     config.log_format = format.unwrap_or(config.log_format);
     let log = Log::begin(config.log_format, &config.log_level);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    if let Some(why) = why_not {
+    if let Some(why) = &beginning.why_not {
         tracing::error!("the fleet's last policy cannot be used until it is read anew: {why}");
     }
     if dry {
@@ -102,14 +98,13 @@ pub fn run(
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let in_force = InForce::of(sources, config);
     runtime.block_on(async {
         let before = match takes_over {
-            true => Predecessor::meet(&in_force.config.control).await?,
+            true => Predecessor::meet(&beginning.config.control).await?,
             false => None,
         };
         let link = before.as_ref().map(Predecessor::link);
-        let served = serve(file, in_force, cached, log, max_flows, before).await;
+        let served = serve(file, beginning, log, max_flows, before).await;
         if let (Err(error), Some(link)) = (&served, link) {
             upgrade::tell_failure(&link, error).await;
         }
@@ -121,8 +116,7 @@ pub fn run(
 /// Serves. `max_flows`: as many as this host allows of those that the file wants. `before`: the agent that runs.
 async fn serve(
     file: &Path,
-    in_force: InForce,
-    cached: Arc<Fragments>,
+    mut beginning: Beginning,
     log: Log,
     max_flows: usize,
     mut before: Option<Predecessor>,
@@ -131,25 +125,14 @@ async fn serve(
     let given = before
         .as_mut()
         .map_or(&mut none, |before| &mut before.given);
-    let doors = Doors::open(&in_force.config, given).await?;
-    let mut config = in_force.config.clone();
-    config.policy = config.policy.open_at(Timestamp::now());
-    let names = wanted_names(&in_force.config);
-    let mut early = Early::make(&mut config, max_flows, &names).await?;
+    let doors = Doors::open(&beginning.config, given).await?;
+    let is_first = before.is_none();
+    let (mut early, config) = Early::make(&mut beginning, max_flows, is_first).await?;
     let terms = before.as_mut().map(|before| before.before(&early.options));
     let attached = attach(&config, &mut early, terms.transpose()?)?;
     upgrade::dies_at("attached");
     let dataplane = early.attached.clone();
-    let assembled = Serving::assemble(
-        file,
-        config,
-        (in_force, cached),
-        log,
-        doors,
-        early,
-        attached,
-        before,
-    );
+    let assembled = Serving::assemble(file, config, beginning, log, doors, early, attached, before);
     let begun = match assembled {
         Ok(serving) => serving.begin().await,
         Err(error) => Err(error),
@@ -215,7 +198,7 @@ impl Serving {
     fn assemble(
         file: &Path,
         config: Config,
-        (in_force, cached): (InForce, Arc<Fragments>),
+        beginning: Beginning,
         log: Log,
         doors: Doors,
         early: Early,
@@ -227,8 +210,9 @@ impl Serving {
         let draining = watch::Sender::new(None);
         // One is answered before the next one comes.
         let (hands, handed) = mpsc::channel(1);
-        let file_policy = in_force.config.policy.clone();
-        let fleet = fleet::Channels::default();
+        let file_policy = beginning.config.policy.clone();
+        let fleet = fleet::Channels::offering(beginning.as_kept.clone());
+        let in_force = InForce::of(beginning.sources, beginning.config);
         let verdicts = fleet.verdicts.clone();
         let (told, heard_by_flows) = tell(
             &config,
@@ -324,8 +308,9 @@ impl Serving {
             names: early.names.book(),
             name_metrics: early.name_metrics,
             container_metrics: early.container_metrics,
-            offers: fleet.offers.subscribe(),
-            cached,
+            offers: fleet.offers(),
+            cached: beginning.cached,
+            as_kept: beginning.as_kept,
             fleet_metrics: early.fleet_metrics,
         };
         let dataplane = early.attached.clone();

@@ -7,16 +7,46 @@ use policy::{
     ContainerConditions, Glob, MAX_CONTAINER_CONDITIONS, MAX_CONTAINER_TEXT_BYTES,
     MAX_POD_CONDITIONS, PodConditions, Policy, Rule, owner_in_full,
 };
+use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
     PolicySource, Store,
-    bounds::MAX_RECORD_LABELS,
+    bounds::{self, MAX_RECORD_LABELS},
     error::Flaw,
-    raw::RawContainers,
     value::{expected, socket_path},
 };
 use crate::containers::{MAX_RUNTIMES, Socket, Speaks, default_sockets};
+
+/// Sockets of container runtimes. The agent asks them if a rule names containers or pods.
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"docker": ["/run/podman/podman.sock"], "cri": []}]))]
+pub(super) struct RawContainers {
+    /// Sockets that speak Docker's API. Those that do not exist are passed over. Both lists together have at most 8.
+    #[schemars(
+        with = "Option<Vec<String>>",
+        length(max = MAX_RUNTIMES),
+        extend("title" = "list of absolute paths", "default" = bounds::default_paths(Speaks::Docker))
+    )]
+    pub docker: Option<Vec<Spanned<String>>>,
+    /// Sockets that speak the Container Runtime Interface (containerd, CRI-O).
+    #[schemars(
+        with = "Option<Vec<String>>",
+        length(max = MAX_RUNTIMES),
+        extend("title" = "list of absolute paths", "default" = bounds::default_paths(Speaks::Cri))
+    )]
+    pub cri: Option<Vec<Spanned<String>>>,
+    /// Labels that records of `audit`, `slowlog` and `trace`, and metrics of `stats`, have of a client's container and pod, beside names. With
+    /// this key runtimes are asked whatever rules say; so they are where the policy is in Kubernetes.
+    #[serde(default)]
+    #[schemars(
+        with = "Vec<String>",
+        length(max = MAX_RECORD_LABELS),
+        extend("title" = "list of keys of labels", "examples" = [["app.kubernetes.io/name", "team"]])
+    )]
+    pub record_labels: Vec<Spanned<String>>,
+}
 
 /// A key that is left out has its default; an empty list: none is asked.
 pub(super) fn sockets(raw: RawContainers) -> Result<Vec<Socket>, Flaw> {

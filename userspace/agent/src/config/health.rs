@@ -2,16 +2,63 @@
 
 use std::time::Duration;
 
+use serde::Deserialize;
 use steps::duration;
 use toml::Spanned;
 
-use super::bounds::{ESTABLISHED, MOST_IN_A_ROW};
+use super::bounds::{ESTABLISHED, MOST_IN_A_ROW, names};
 use super::{
     error::Flaw,
-    raw::RawHealth,
+    raw::DURATION,
     value::{expected, one_of, whole, within},
 };
 use crate::backends::{HealthCheck, longest_timeout};
+
+/// How backends are checked, and what happens to connections of a backend that is found dead.
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"interval": "1s", "fall": 2, "established": "leave"}]))]
+pub(super) struct RawHealth {
+    /// Time between two checks of a backend.
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = DURATION),
+        extend("title" = "duration", "default" = "1s", "x-min" = "100ms", "x-max" = "60s")
+    )]
+    pub interval: Option<Spanned<String>>,
+    /// Time that a check may take. `fall` of them have to fit into nine tenths of `interval`. Without this key: two
+    /// fifths of `interval`, or what fits.
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = DURATION),
+        extend("title" = "duration", "examples" = ["400ms"])
+    )]
+    pub timeout: Option<Spanned<String>>,
+    /// Good checks in a row that bring a backend back.
+    #[schemars(with = "Option<i64>", range(min = 1, max = MOST_IN_A_ROW), extend("default" = 2))]
+    pub rise: Option<Spanned<i64>>,
+    /// Failed checks in a row that take a backend out.
+    #[schemars(with = "Option<i64>", range(min = 1, max = MOST_IN_A_ROW), extend("default" = 2))]
+    pub fall: Option<Spanned<i64>>,
+    /// Time after which a backend that comes back has its full share of new connections.
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = DURATION),
+        extend("title" = "duration", "default" = "10s", "x-min" = "0ms", "x-max" = "3600s")
+    )]
+    pub slow_start: Option<Spanned<String>>,
+    /// `true`: a backend has to answer OPTIONS in CQL; `false`: to accept a connection is enough, as for databases
+    /// that speak TLS only.
+    #[schemars(extend("default" = true))]
+    pub cql: Option<bool>,
+    /// Treatment of established connections of a backend that is found dead. `leave`: nothing; `reset`: they are
+    /// reset.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = names(&ESTABLISHED), "default" = "leave")
+    )]
+    pub established: Option<Spanned<String>>,
+}
 
 /// Shortest interval between checks. More checks would be a load of their own.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);

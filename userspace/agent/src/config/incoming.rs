@@ -2,14 +2,35 @@
 
 use dataplane::{ClientAddress, IncomingOptions, MAX_INCOMING};
 use policy::Policy;
+use serde::Deserialize;
 use toml::Spanned;
 
-use super::bounds::CLIENT_ADDRESSES;
+use super::bounds::{CLIENT_ADDRESSES, names};
 use super::{
     error::Flaw,
-    raw::RawIncoming,
     value::{absolute, one_of},
 };
+
+/// Connections from other hosts to databases on this host. The agent takes those that rules with `to` or `from` hold
+/// for.
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"netns": "/run/netns/db", "client_address": "keep"}]))]
+pub(super) struct RawIncoming {
+    /// Network namespace of the databases. Without this key: the agent's own.
+    #[schemars(
+        with = "Option<String>",
+        extend("title" = "absolute path", "examples" = ["/run/netns/db"])
+    )]
+    pub netns: Option<Spanned<String>>,
+    /// Address from which the database sees the connection. `keep`: the client's address and port; `agent`: the
+    /// agent's.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = names(&CLIENT_ADDRESSES), "default" = "keep")
+    )]
+    pub client_address: Option<Spanned<String>>,
+}
 
 pub(super) fn of(
     raw: Vec<Spanned<RawIncoming>>,

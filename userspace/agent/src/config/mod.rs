@@ -10,6 +10,7 @@
 mod admin;
 mod backends;
 mod bounds;
+mod by_fail;
 mod clusters;
 mod containers;
 mod dry;
@@ -58,6 +59,7 @@ use std::{
     time::Duration,
 };
 
+pub use by_fail::by_fail;
 use dataplane::{IncomingOptions, edge::Interface};
 pub use error::{ConfigError, LineColumn};
 use fits::Written;

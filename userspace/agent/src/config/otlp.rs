@@ -2,10 +2,38 @@
 
 use std::time::Duration;
 
-use steps::otlp::{CollectorSettings, MetricsPush};
+use serde::Deserialize;
+use steps::otlp::{CollectorSettings, MAX_SERVICE_BYTES, MetricsPush, SERVICE};
 use toml::Spanned;
 
-use super::{error::Flaw, raw::RawOtlp, value::within};
+use super::{error::Flaw, value::within};
+
+/// Collector of OpenTelemetry's (OTLP over gRPC), which is sent the agent's metrics; steps with `otlp = true` send log records
+/// there, and `trace` spans, unless it names another.
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"endpoint": "http://127.0.0.1:4317", "metrics_interval": "15s"}]))]
+pub(super) struct RawOtlp {
+    /// Address of the collector: `http://HOST:PORT` or `https://HOST:PORT`.
+    #[schemars(with = "String", extend("title" = "URL"))]
+    pub endpoint: Spanned<String>,
+    /// TLS towards the collector, with the keys of `upstream_tls`. Needed with `https`, and only there.
+    pub tls: Option<tls::RawDialling>,
+    /// `service.name` of everything that is sent.
+    #[schemars(
+        with = "Option<String>",
+        length(min = 1, max = MAX_SERVICE_BYTES),
+        extend("default" = SERVICE)
+    )]
+    pub service: Option<Spanned<String>>,
+    /// Time between two messages with all metrics, cumulative since the start; `off`: none are sent.
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = "^(off|[0-9]+(ms|s|m))$"),
+        extend("title" = "`off`, or a duration from 1s to 60m", "default" = "1m")
+    )]
+    pub metrics_interval: Option<Spanned<String>>,
+}
 
 /// The shortest interval of metrics: they are as costly as a scrape of `/metrics`.
 const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);

@@ -76,6 +76,14 @@ impl Sources {
         }
     }
 
+    /// Returns the host's own.
+    pub fn own(&self) -> Self {
+        Self {
+            fleets: Vec::new(),
+            ..self.clone()
+        }
+    }
+
     /// Adds the files of a fleet's policy, behind all others.
     pub fn with(self, fragments: &Fragments) -> Self {
         let fleets = fragments.files.iter().map(|file| Source {

@@ -3,14 +3,45 @@
 use std::collections::HashSet;
 
 use dataplane::edge::{self, Forward, Interface, MAX_INTERFACES, SynRate, WantedMode};
+use serde::Deserialize;
 use toml::Spanned;
 
-use super::bounds::{FORWARDS, MAX_NAME_BYTES, MAX_SYN_RATE, MODES};
+use super::bounds::{FORWARDS, MAX_NAME_BYTES, MAX_SYN_RATE, MODES, names};
 use super::{
     error::Flaw,
-    raw::RawXdp,
     value::{expected, one_of, whole},
 };
+
+/// Network interfaces on which an XDP program applies the rules that have `from` or `to`, before the kernel's own
+/// network stack sees a packet (`docs/decisions/0008-edge.md`).
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"interface": "eth0", "forward": "dsr", "syn_rate": 100}]))]
+pub(super) struct RawXdp {
+    /// Name of the interface.
+    #[schemars(with = "String", length(min = 1, max = MAX_NAME_BYTES))]
+    pub interface: Spanned<String>,
+    /// Where the program is attached. `native`: in the driver; `generic`: behind it, which every driver can; `auto`:
+    /// in the driver if it can.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = names(&MODES), "default" = "auto")
+    )]
+    pub mode: Option<Spanned<String>>,
+    /// Forwards connections to the backends of a rule that has some. `snat`: answers come back through this host;
+    /// `dsr`: the database answers the client directly; `off`: nothing is forwarded.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = names(&FORWARDS), "default" = "off")
+    )]
+    pub forward: Option<Spanned<String>>,
+    /// Connections that one source address may open in a second. Without this key: no limit.
+    #[schemars(with = "Option<i64>", range(min = 1, max = MAX_SYN_RATE))]
+    pub syn_rate: Option<Spanned<i64>>,
+    /// Connections that one source address may open at once. Needs `syn_rate`, which is the default.
+    #[schemars(with = "Option<i64>", range(min = 1, max = MAX_SYN_RATE))]
+    pub syn_burst: Option<Spanned<i64>>,
+}
 
 pub(super) fn interfaces(raw: Vec<RawXdp>) -> Result<Vec<Interface>, Flaw> {
     if let Some(too_many) = raw.get(MAX_INTERFACES) {

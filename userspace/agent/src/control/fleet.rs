@@ -10,10 +10,10 @@ use tokio::{
     time::{self, Instant},
 };
 
-use super::Control;
+use super::{Control, beside::Own};
 use crate::{
     config::{Sources, Store},
-    fleet::{BESIDE, Choice, Halves, LOOK_AGAIN, Refusal, Refusals, choose, for_status},
+    fleet::{BESIDE, Choice, Halves, Refusal, Refusals, choose, for_status, look_again_after},
 };
 
 /// The time between two looks at policies that are objects, at least: whoever may write one does not hold the agent up.
@@ -29,6 +29,8 @@ const MAX_INSTALLS: usize = 64;
 pub(super) struct FromFleet {
     /// The files in force.
     pub(super) good: Arc<Fragments>,
+    /// Those of the beginning, of which rules are treated by their `fail`, and as they were kept.
+    treated: Option<(Arc<Fragments>, Arc<Fragments>)>,
     /// When what is offered is looked at, at the earliest.
     next_look: Instant,
     /// When it is looked at again though nothing else is offered. None: nothing was refused.
@@ -42,12 +44,14 @@ pub(super) struct FromFleet {
     told: BTreeMap<String, String>,
     /// Refused policies, with what they were; and the host's own files, beside which they were refused.
     refusals: Refusals,
-    own: Sources,
+    own: Option<Sources>,
 }
 
 impl FromFleet {
-    pub(super) fn of(good: Arc<Fragments>) -> Self {
+    /// Makes that of files in force. `as_kept`: as they were kept, if rules of them are treated by their `fail`.
+    pub(super) fn of(good: Arc<Fragments>, as_kept: Option<Arc<Fragments>>) -> Self {
         Self {
+            treated: as_kept.map(|as_kept| (good.clone(), as_kept)),
             good,
             next_look: Instant::now(),
             look_again: None,
@@ -55,8 +59,24 @@ impl FromFleet {
             told_whole: None,
             told: BTreeMap::new(),
             refusals: Refusals::new(),
-            own: Sources::default(),
+            own: None,
         }
+    }
+
+    /// Returns files as they are to be kept: what is treated by its `fail` for now as it was.
+    fn to_keep(&self, good: &Arc<Fragments>) -> Arc<Fragments> {
+        let Some((treated, as_kept)) = &self.treated else {
+            return good.clone();
+        };
+        let mut files = Fragments::clone(good);
+        for Fragment { name, text } in &mut files.files {
+            if treated.text(name) == Some(text)
+                && let Some(kept) = as_kept.text(name)
+            {
+                kept.clone_into(text);
+            }
+        }
+        Arc::new(files)
     }
 
     /// Notes that what is offered is being looked at, or waits for something else.
@@ -85,21 +105,25 @@ pub(super) struct Choosing(Option<Begun>);
 
 struct Begun {
     offered: Arc<Fragments>,
-    own: Sources,
+    own: Option<Sources>,
     began: Instant,
     /// Set when what is refused is to be looked at again at once: what it lacked on the host may be there since this began.
     is_again: bool,
-    task: JoinHandle<Result<Choice, String>>,
+    may_wait: bool,
+    task: JoinHandle<Result<(Choice, Sources), String>>,
 }
 
 /// A choice that was made.
 pub(super) struct Chosen {
     offered: Arc<Fragments>,
-    /// The host's own files, beside which it was made.
-    own: Sources,
+    /// The host's own files as they were when it began. None: they could not be read.
+    own: Option<Sources>,
     began: Instant,
     is_again: bool,
-    choice: anyhow::Result<Choice>,
+    /// Whether what was chosen may wait for names of its.
+    may_wait: bool,
+    /// The choice, and the host's files beside which it was made.
+    choice: anyhow::Result<(Choice, Sources)>,
 }
 
 impl Choosing {
@@ -121,6 +145,7 @@ impl Choosing {
             own: begun.own,
             began: begun.began,
             is_again: begun.is_again,
+            may_wait: begun.may_wait,
             choice: made
                 .map_err(Into::into)
                 .and_then(|choice| choice.map_err(|why| anyhow!(why))),
@@ -159,10 +184,7 @@ impl Control {
             return;
         };
         let tried = match self.has_objects() {
-            true => match self.begin_choice(&offered, began) {
-                Ok(()) => return,
-                Err(why) => Err(why),
-            },
+            true => return self.begin_choice(&offered, began),
             false if offered.files == self.from_fleet.good.files => {
                 Ok(Tried::whole(offered.clone()))
             }
@@ -176,16 +198,26 @@ impl Control {
     /// Puts what was chosen into force. **Invariant**: while a choice is made, everything else goes on: the host's own files are read, marks are
     /// set, and names followed.
     pub(super) fn take_choice(&mut self, chosen: Chosen) {
-        let own = Sources::read(&self.file);
-        if !own.is_ok_and(|own| own == chosen.own) {
+        if Sources::read(&self.file).ok() != chosen.own {
             // It was checked beside other files.
             self.heard.offers.mark_changed();
             self.from_fleet.next_look = Instant::now() + PAUSE;
             return;
         }
-        let tried = chosen
-            .choice
-            .and_then(|choice| self.put_objects(&chosen.own, &chosen.offered, choice));
+        let tried = match chosen.choice {
+            Ok((choice, beside)) => {
+                let sources = beside.clone().with(&choice.good);
+                if !chosen.may_wait {
+                    self.tell_unknown_names(&sources);
+                } else if self.waits_for_names(&sources) {
+                    self.from_fleet.refusals = choice.refusals;
+                    return self.waiting.for_offer();
+                }
+                let read = chosen.own;
+                self.put_objects(&Own { read, beside }, &chosen.offered, choice)
+            }
+            Err(why) => Err(why),
+        };
         self.conclude(&chosen.offered, tried, chosen.began);
         if chosen.is_again {
             self.offer_again();
@@ -242,7 +274,8 @@ impl Control {
                 self.from_fleet.has_refused = !tried.refused.is_empty();
                 self.from_fleet.told.clone_from(&tried.refused);
                 self.from_fleet.told_whole = None;
-                (None, tried.refused, Some(tried.good))
+                let kept = self.from_fleet.to_keep(&tried.good);
+                (None, tried.refused, Some(kept))
             }
             Err(error) => {
                 self.from_fleet.has_refused = true;
@@ -257,12 +290,10 @@ impl Control {
                     );
                     self.from_fleet.told_whole = refused;
                 }
-                // It would be in the status of each policy, and speaks of others or of the node.
-                let told = match self.has_objects() {
-                    true => BESIDE.to_owned(),
-                    false => why,
-                };
-                (Some(told), BTreeMap::new(), None)
+                match self.has_objects() {
+                    true => (None, self.refused_with_all(offered), None),
+                    false => (Some(why), BTreeMap::new(), None),
+                }
             }
         };
         let verdict = Some(Verdict {
@@ -284,7 +315,19 @@ impl Control {
         if self.has_objects() {
             self.from_fleet.next_look = now + PAUSE.max(SHARE * (now - began));
         }
-        self.from_fleet.look_again = self.from_fleet.has_refused.then(|| now + LOOK_AGAIN);
+        let look_again = self.from_fleet.has_refused;
+        self.from_fleet.look_again = look_again.then(|| now + look_again_after());
+    }
+
+    /// Returns objects that are not in force as they are offered, after all of them were refused: the reason speaks of others or of the node, and is no
+    /// business of a policy's author.
+    fn refused_with_all(&self, offered: &Fragments) -> BTreeMap<String, String> {
+        let in_force = &self.from_fleet.good;
+        let is_other = |file: &&Fragment| in_force.text(&file.name) != Some(&file.text);
+        let others = offered.files.iter().filter(is_other);
+        let mut refused = offered.unusable.clone();
+        refused.extend(others.map(|file| (file.name.clone(), BESIDE.to_owned())));
+        refused
     }
 
     /// Says which policies are refused. Others' changes are no reason to say it again.
@@ -310,24 +353,34 @@ impl Control {
         }
     }
 
-    /// Has policies that are objects chosen on another thread, without a change of what is in force.
-    fn begin_choice(&mut self, offered: &Arc<Fragments>, began: Instant) -> anyhow::Result<()> {
-        let own = Sources::read(&self.file)?;
+    /// Has policies that are objects chosen on another thread, without a change of what is in force: beside the host's own files as they are, or,
+    /// where nothing fits these, beside those that are in force.
+    fn begin_choice(&mut self, offered: &Arc<Fragments>, began: Instant) {
+        let own = Sources::read(&self.file).ok();
         if own != self.from_fleet.own {
             self.from_fleet.refusals.clear();
             self.from_fleet.own = own.clone();
         }
         let choosing = {
             let (config, own) = (self.config.clone(), own.clone());
+            let in_force = self.own_in_force();
             let before = self.from_fleet.good.clone();
             let (offered, known) = (offered.clone(), self.from_fleet.refusals.clone());
             // The host's own files are others than those beside which it was put into force.
-            let is_doubtful = self.has_failed || own.clone().with(&before) != self.sources;
+            let is_other = |own: &Sources| own.clone().with(&before) != self.sources;
+            let is_doubtful = self.failed.is_some() || own.as_ref().is_some_and(is_other);
             move || {
-                choose(&before, is_doubtful, &offered, &known, &|whole| {
-                    let checked = config.again(&own.clone().with(whole));
-                    checked.map(drop).map_err(|why| why.to_string())
-                })
+                let beside = |own: Sources, is_doubtful| {
+                    let chosen = choose(&before, is_doubtful, &offered, &known, &|whole| {
+                        let checked = config.again(&own.clone().with(whole));
+                        checked.map(drop).map_err(|why| why.to_string())
+                    });
+                    chosen.map(|choice| (choice, own))
+                };
+                match own.map(|own| beside(own, is_doubtful)) {
+                    Some(Ok(chosen)) => Ok(chosen),
+                    _ => beside(in_force, false),
+                }
             }
         };
         self.choosing = Choosing(Some(Begun {
@@ -335,15 +388,15 @@ impl Control {
             own,
             began,
             is_again: false,
+            may_wait: !self.waiting.is_over(),
             task: task::spawn_blocking(choosing),
         }));
-        Ok(())
     }
 
     /// Puts those that fit into force at once: a rule that goes from one object to another is always in one of them.
     fn put_objects(
         &mut self,
-        own: &Sources,
+        own: &Own,
         offered: &Fragments,
         choice: Choice,
     ) -> anyhow::Result<Tried> {
@@ -391,22 +444,6 @@ impl Control {
         Ok(Tried {
             good: Arc::new(good),
             refused,
-        })
-    }
-
-    fn try_fleet(&mut self, offered: &Fragments) -> anyhow::Result<()> {
-        let own = Sources::read(&self.file)?;
-        self.try_beside(&own, offered)
-    }
-
-    /// Tries files of the fleet beside those of the host. **Invariant**: refused, they leave no trace, also not in what the host's own
-    /// files are compared with.
-    fn try_beside(&mut self, own: &Sources, offered: &Fragments) -> anyhow::Result<()> {
-        let (sources, unreadable) = (self.sources.clone(), self.unreadable);
-        let tried = self.try_sources(own.clone().with(offered));
-        tried.inspect_err(|_| {
-            self.sources = sources;
-            self.unreadable = unreadable;
         })
     }
 }

@@ -33,6 +33,16 @@ impl Waiting {
     pub(super) fn look_at(&self) -> Option<Instant> {
         [self.until, self.due].into_iter().flatten().min()
     }
+
+    /// Notes that the fleet's files wait.
+    pub(super) fn for_offer(&mut self) {
+        self.has_offer = true;
+    }
+
+    /// Whether files have waited for as long as they may.
+    pub(super) fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| until <= Instant::now())
+    }
 }
 
 impl Control {
@@ -45,8 +55,7 @@ impl Control {
             if mem::take(&mut self.waiting.has_offer) {
                 self.look_at_offer();
             }
-            let is_over = |until| until <= Instant::now();
-            if self.waiting.until.is_some_and(is_over) {
+            if self.waiting.is_over() {
                 self.waiting.until = None;
                 self.follow_names();
             }
@@ -80,20 +89,19 @@ impl Control {
         }
     }
 
-    /// Puts the fleet's policy into force, or has it wait for its names.
+    /// Puts the fleet's policy into force, or has it wait for its names: objects once they are chosen, so that nobody's that is refused is a reason to
+    /// wait, or not to.
     pub(super) fn look_at_offer(&mut self) {
         self.from_fleet.note_look();
-        let offered = self.heard.offers.borrow().clone();
-        let own = Sources::read(&self.file);
-        // Host's files that were refused may be right without some of the offered ones.
-        let is_doubtful = self.has_failed && self.has_objects();
-        let sources = offered
-            .zip(own.ok())
-            .map(|(offered, own)| match is_doubtful {
-                true => own,
-                false => own.with(&offered),
-            });
-        self.waiting.has_offer = sources.is_some_and(|sources| self.waits_for_names(&sources));
+        self.waiting.has_offer = false;
+        if !self.has_objects() {
+            let offered = self.heard.offers.borrow().clone();
+            let own = Sources::read(&self.file);
+            let sources = offered
+                .zip(own.ok())
+                .map(|(offered, own)| own.with(&offered));
+            self.waiting.has_offer = sources.is_some_and(|sources| self.waits_for_names(&sources));
+        }
         if !self.waiting.has_offer {
             self.look_at_fleet();
         }
@@ -107,25 +115,32 @@ impl Control {
             return false;
         };
         let (old, new) = (wanted_names(&self.config), wanted_names(&config));
-        let unknown: Vec<String> = {
-            let book = self.heard.names.borrow();
-            let is_unknown = |name: &&Name| !old.names.contains(name) && !book.is_answered(name);
-            let unknown = new.names.iter().filter(is_unknown);
-            unknown.map(ToString::to_string).collect()
-        };
+        let unknown = self.unknown(&old, &new);
         if unknown.is_empty() {
             return false;
         }
         let now = Instant::now();
         if *self.waiting.until.get_or_insert(now + WAIT_FOR_NAMES) <= now {
-            tracing::warn!(
-                names = unknown.join(", "),
-                "new names in rules are not looked up yet: the policy comes into force, and its rules do not hold for their addresses"
-            );
+            tell_unknown(&unknown);
             return false;
         }
         self.tell_names(both(old, new));
         true
+    }
+
+    /// Says which names of files are not looked up that come into force all the same.
+    pub(super) fn tell_unknown_names(&self, sources: &Sources) {
+        if let Ok(config) = self.config.again(sources) {
+            let (old, new) = (wanted_names(&self.config), wanted_names(&config));
+            tell_unknown(&self.unknown(&old, &new));
+        }
+    }
+
+    fn unknown(&self, old: &WantedNames, new: &WantedNames) -> Vec<String> {
+        let book = self.heard.names.borrow();
+        let is_unknown = |name: &&Name| !old.names.contains(name) && !book.is_answered(name);
+        let unknown = new.names.iter().filter(is_unknown);
+        unknown.map(ToString::to_string).collect()
     }
 
     /// Ends the wait of the host's own files, which come into force now.
@@ -146,6 +161,15 @@ impl Control {
             *wanted = Arc::new(names);
             is_new
         });
+    }
+}
+
+fn tell_unknown(names: &[String]) {
+    if !names.is_empty() {
+        tracing::warn!(
+            names = names.join(", "),
+            "new names in rules are not looked up yet: the policy comes into force, and its rules do not hold for their addresses"
+        );
     }
 }
 

@@ -5,16 +5,42 @@ use std::sync::{Arc, PoisonError};
 use policy::{RuleName, Timestamp};
 use telemetry::{NOT_RELOADED, RELOADED};
 use tls::TlsRules;
+use tokio::time::Instant;
 
 use super::Control;
-use crate::config::{Config, ConfigError, InForce, Sources};
+use crate::{
+    config::{Config, ConfigError, InForce, Sources},
+    fleet,
+};
+
+/// A refusal of the host's files.
+#[derive(Clone)]
+pub(super) struct Failed {
+    /// The reason that was told.
+    why: String,
+    /// When they are tried again though they are the same: what they name on the host may be there by then.
+    again: Instant,
+}
+
+impl Failed {
+    fn with(why: String) -> Self {
+        let again = Instant::now() + fleet::look_again_after();
+        Self { why, again }
+    }
+}
 
 impl Control {
     pub(super) fn look_at_file(&mut self) {
+        let failed = self.failed.as_ref();
+        let is_due = failed.is_some_and(|failed| failed.again <= Instant::now());
         match self.read() {
             Ok(sources) if sources != self.sources && !self.waits_for_names(&sources) => {
                 self.end_wait();
                 self.reload();
+            }
+            Ok(sources) if is_due && sources == self.sources && !self.waits_for_names(&sources) => {
+                self.end_wait();
+                self.try_again();
             }
             // A file that is gone for a moment is being replaced.
             Err(error) if !error.is_absent() && !self.unreadable => {
@@ -42,7 +68,7 @@ impl Control {
         }
         let names_others =
             self.told.pipelines.borrow().has_keys() || !self.told.tls.borrow().is_empty();
-        let is_new = self.stale || self.has_failed || names_others;
+        let is_new = self.stale || self.failed.is_some() || names_others;
         if is_new || !self.read().is_ok_and(|found| found == self.sources) {
             return self.reload();
         }
@@ -65,14 +91,35 @@ impl Control {
         }
     }
 
+    /// Tries files again that were refused. The same refusal is no news.
+    fn try_again(&mut self) {
+        let told = self.failed.as_ref().map(|failed| failed.why.clone());
+        match self.try_reload() {
+            Ok(()) => {
+                self.reloaded(Ok(()));
+                self.offer_again();
+            }
+            Err(error) if told == Some(error.to_string()) => self.note(told.map(Failed::with)),
+            Err(error) => self.refuse(error),
+        }
+    }
+
     fn refuse(&mut self, error: anyhow::Error) {
         self.reloaded(Err(error));
         self.follow_names();
         self.doubt_objects();
     }
 
+    /// Notes whether the host's files are refused.
+    pub(super) fn note(&mut self, failed: Option<Failed>) {
+        let is_refused = failed.is_some();
+        self.failed = failed;
+        self.metrics.is_file_refused.set(i64::from(is_refused));
+    }
+
     fn reloaded(&mut self, result: anyhow::Result<()>) {
-        self.has_failed = result.is_err();
+        let error = result.as_ref().err();
+        self.note(error.map(|error| Failed::with(error.to_string())));
         let result = match result {
             Ok(()) => {
                 tracing::info!(file = %self.file.display(), "policy reloaded");
@@ -92,7 +139,7 @@ impl Control {
     }
 
     pub(super) fn try_sources(&mut self, sources: Sources) -> anyhow::Result<()> {
-        let is_new = sources != self.sources || self.has_failed;
+        let is_new = sources != self.sources || self.failed.is_some();
         let config = self.config.again(&sources);
         // Remembered even when it is bad, so that a mistake is reported once.
         self.sources = sources;
@@ -140,7 +187,7 @@ impl Control {
         self.follow_names();
         self.config.triggers = config.triggers;
         self.config.xdp = config.xdp;
-        self.has_failed = false;
+        self.note(None);
         self.told.in_force.send_modify(|in_force| {
             *in_force = Arc::new(InForce {
                 began: in_force.began.clone(),

@@ -13,16 +13,17 @@ mod metrics;
 mod objects;
 pub mod sharing;
 
-use std::{pin::Pin, sync::Arc, thread};
+use std::{pin::Pin, sync::Arc, thread, time::Duration};
 
 use dataplane::backends::Probe;
 use policy_source::{Dial, Follower, Fragments, KubernetesFollower, News, Pace, Pods, Verdict};
 use tokio::{runtime, sync::watch};
 
+use self::objects::LOOK_AGAIN;
 pub use self::{
     cache::read as cached,
     metrics::FleetMetrics,
-    objects::{BESIDE, Choice, Halves, LOOK_AGAIN, Refusal, Refusals, choose, for_status},
+    objects::{BESIDE, Choice, Halves, Refusal, Refusals, choose, for_status},
 };
 use crate::config::{Host, PolicySource, Store, file_of_object};
 
@@ -39,14 +40,29 @@ pub struct Channels {
     pub pods: watch::Sender<Arc<Pods>>,
 }
 
-impl Default for Channels {
-    fn default() -> Self {
+impl Channels {
+    /// Makes the channels. `offered`: a policy that is to be looked at, although the store was not asked yet.
+    pub fn offering(offered: Option<Arc<Fragments>>) -> Self {
         Self {
-            offers: watch::Sender::new(None),
+            offers: watch::Sender::new(offered),
             verdicts: watch::Sender::new(None),
             pods: watch::Sender::new(Arc::default()),
         }
     }
+
+    /// Returns the owner's end.
+    pub fn offers(&self) -> watch::Receiver<Option<Arc<Fragments>>> {
+        let mut offers = self.offers.subscribe();
+        if offers.borrow().is_some() {
+            offers.mark_changed();
+        }
+        offers
+    }
+}
+
+/// The time after which what was refused is looked at again.
+pub fn look_again_after() -> Duration {
+    test_hooks::get().try_again.unwrap_or(LOOK_AGAIN)
 }
 
 /// Makes connections that no hook of this agent changes.

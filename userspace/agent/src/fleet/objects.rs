@@ -24,7 +24,7 @@ static NOT_BESIDE: Rarely = Rarely::new();
 /// Checks of one offer. One more than it takes to find a wrong one among all of them, several times over.
 const MAX_CHECKS: usize = 64;
 
-/// The time after which a refused object is looked at again: a file that it names may be there by now.
+/// The time after which what was refused is looked at again: a file that it names may be there by now.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Why an object was refused, and when that is no news.

@@ -4,7 +4,7 @@
 mod busy;
 mod cluster;
 mod page;
-mod played;
+pub mod played;
 mod scale;
 mod stale;
 
@@ -63,11 +63,11 @@ fn policy(kind: &str, at: &str, rule: &str) -> String {
     )
 }
 
-fn tenants(at: &str, rule: &str) -> String {
+pub fn tenants(at: &str, rule: &str) -> String {
     policy("UnderpassPolicy", at, rule)
 }
 
-fn clusters(name: &str, rule: &str) -> String {
+pub fn clusters(name: &str, rule: &str) -> String {
     policy("ClusterUnderpassPolicy", name, rule)
 }
 

@@ -1,4 +1,4 @@
-//! The agent comes, goes, crashes, is told new rules; flows that it must not serve.
+//! The agent comes, goes, crashes; flows that it must not serve.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -419,57 +419,6 @@ fn a_stranger_at_the_listener_is_closed_and_counted() {
         .unwrap();
     assert_eq!(agent.metric("underpass_strangers_total").unwrap(), 1.0);
     assert_eq!(cause(&agent, "stranger"), 1.0);
-}
-
-#[test]
-fn a_policy_is_reloaded_on_sighup_and_when_its_file_changes() {
-    let host = Host::new();
-    let agent = host.agent("", &host.policy("enrich", ""));
-    let kept = host.dial().unwrap();
-    accept(&host.listener);
-    agent.write_policy(&host.policy("deny", "")).unwrap();
-    agent.signal(Signal::SIGHUP).unwrap();
-    agent.wait_for_log("policy reloaded").unwrap();
-    assert_eq!(host.dial().unwrap_err().kind(), ErrorKind::PermissionDenied);
-    assert_eq!(
-        agent.metric("underpass_flows").unwrap(),
-        1.0,
-        "running flows go on"
-    );
-    drop(kept);
-    // Without a signal: the file is looked at once a second.
-    agent.write_policy(&host.policy("bypass", "")).unwrap();
-    eventually("the file was read again", || host.dial().is_ok());
-    assert!(
-        agent
-            .metric("underpass_reloads_total{result=\"ok\"}")
-            .unwrap()
-            >= 2.0
-    );
-    assert_eq!(
-        outcome(&agent, "r", "intercepted"),
-        1.0,
-        "counts survive a reload"
-    );
-}
-
-#[test]
-fn a_bad_policy_changes_nothing_and_says_so() {
-    let host = Host::new();
-    let agent = host.agent("", &host.policy("deny", ""));
-    agent
-        .write_policy("[[rule]]\nname = \"r\"\nacton = \"bypass\"\n")
-        .unwrap();
-    agent.signal(Signal::SIGHUP).unwrap();
-    let line = agent.wait_for_log("the old policy stays in force").unwrap();
-    assert!(line.contains("unknown field `acton`"), "{line}");
-    assert_eq!(host.dial().unwrap_err().kind(), ErrorKind::PermissionDenied);
-    assert!(
-        agent
-            .metric("underpass_reloads_total{result=\"error\"}")
-            .unwrap()
-            >= 1.0
-    );
 }
 
 #[test]

@@ -8,6 +8,7 @@
 )]
 
 mod backends;
+mod checks;
 mod cli;
 #[path = "../common/mod.rs"]
 mod common;
@@ -23,6 +24,7 @@ mod gateway;
 mod ids;
 mod incoming;
 mod init;
+mod kept;
 mod kubernetes;
 mod lifecycle;
 mod limits;
@@ -33,6 +35,7 @@ mod neighbours;
 mod package;
 mod pushed;
 mod quotas;
+mod reloads;
 mod roles;
 mod scale;
 mod service_manager;

@@ -13,7 +13,10 @@ use sandbox::{
     dns::{NameServer, Told},
 };
 
-use crate::common::{BINARY, eventually, rule};
+use crate::{
+    common::{BINARY, eventually, rule},
+    kubernetes::{clusters, played::Played, tenants},
+};
 
 const PORT: u16 = 9042;
 
@@ -180,6 +183,41 @@ fn a_rule_stays_until_the_names_of_the_next_one_are_looked_up() {
     agent.write_policy(&deny("silent.shop")).unwrap();
     eventually("it is looked up", || host.server.asked("silent.shop") > 0);
     assert!(host.is_denied(2));
+    agent
+        .wait_for_log("new names in rules are not looked up yet")
+        .unwrap();
+    eventually("it is in force", || !host.is_denied(2));
+    assert_eq!(state(&agent, "unknown"), 1.0);
+}
+
+/// An object of another namespace that is refused is no reason not to wait.
+#[test]
+fn an_object_stays_until_the_names_of_its_next_text_are_looked_up() {
+    let host = Host::new();
+    host.server.tell("db.shop", Told::Silence, 0);
+    let rule = |action: &str, to: &str| {
+        format!(r#"{{"name": "r", "action": "{action}", "fail": "open", "to": ["{to}:9042"]}}"#)
+    };
+    let deny = |to: &str| [clusters("all", &rule("deny", to))];
+    let wrong = [tenants("bank/web", &rule("forgotten", "10.9.0.3"))];
+    let server = Played::start(
+        &host.sandbox,
+        host.folder.path(),
+        [&deny("10.9.0.1"), &wrong],
+    );
+    let agent = host.agent(&server.settings);
+    eventually("it is in force", || host.is_denied(1));
+    let refused = || agent.metric("underpass_policy_source_refused").unwrap();
+    assert_eq!(refused(), 1.0);
+    server.replace([&deny("db.shop"), &wrong]);
+    eventually("it is looked up", || host.server.asked("db.shop") > 0);
+    assert!(host.is_denied(1) && !host.is_denied(2));
+    host.server.tell("db.shop", Told::Addresses(vec![ip(2)]), 0);
+    eventually("the next text is in force", || host.is_denied(2));
+    assert!(!host.is_denied(1));
+    // For three seconds, which is said.
+    host.server.tell("silent.shop", Told::Silence, 0);
+    server.replace([&deny("silent.shop"), &wrong]);
     agent
         .wait_for_log("new names in rules are not looked up yet")
         .unwrap();

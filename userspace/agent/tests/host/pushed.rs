@@ -1,4 +1,5 @@
-//! How long it takes from a push until an agent has a policy of 1,000 rules in force, and until the fleet knows that.
+//! Policies that are pushed: how long it takes until an agent has one of 1,000 rules in force, and until the fleet knows that; and what does not keep
+//! one out of force.
 
 use std::{
     io::ErrorKind,
@@ -8,11 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use policy_source::{ETCD, Fleet, Fragment, Fragments, Settings, dial_plainly};
+use policy_source::{ETCD, Fleet, Fragment, Fragments, Settings, Status, dial_plainly};
 use sandbox::{Agent, Etcd, Sandbox};
 use tls::Endpoint;
 
-use crate::common::BINARY;
+use crate::common::{BINARY, eventually};
 
 const RULES: usize = 1000;
 const FILES: usize = 10;
@@ -45,30 +46,46 @@ fn fragments(action: &str) -> Fragments {
     Fragments::new(0, files.collect()).unwrap()
 }
 
-#[test]
-fn a_push_of_a_thousand_rules_is_in_force_and_acknowledged_within_seconds() {
-    let sandbox = Sandbox::new().unwrap();
-    let etcd = Etcd::start(Some(&sandbox.netns), 3).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let source = format!(
-        "[host]\nname = \"h\"\n[policy]\nsource = \"etcd\"\nendpoints = {:?}\ncache = {:?}\n",
-        etcd.endpoints(),
-        folder.path().join("kept.json")
-    );
-    let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
-    let _agent = Agent::start(Path::new(BINARY), netns, cgroup, "", &source).unwrap();
-    let endpoints = etcd.endpoints();
-    let endpoints = endpoints
-        .iter()
-        .map(|url| Endpoint::parse(url, ETCD).unwrap());
-    let settings = Settings {
-        endpoints: endpoints.collect(),
-        prefix: "/underpass".to_owned(),
-        login: None,
-        tls: None,
-    };
-    // An operator on this host, whose connections no rule meets.
-    let asked = |fragments: Option<Fragments>| {
+/// A host whose agent follows an etcd, and an operator there, whose connections no rule meets.
+struct Fleets {
+    sandbox: Sandbox,
+    folder: tempfile::TempDir,
+}
+
+impl Fleets {
+    fn new() -> Self {
+        Self {
+            sandbox: Sandbox::new().unwrap(),
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    /// The settings of the agent, for the top of its file.
+    fn source(&self, etcd: &Etcd<'_>) -> String {
+        format!(
+            "[host]\nname = \"h\"\n[policy]\nsource = \"etcd\"\nendpoints = {:?}\ncache = {:?}\n",
+            etcd.endpoints(),
+            self.folder.path().join("kept.json")
+        )
+    }
+
+    fn agent(&self, policy: &str) -> Agent<'_> {
+        let (netns, cgroup) = (Some(&self.sandbox.netns), &self.sandbox.cgroup);
+        Agent::start(Path::new(BINARY), netns, cgroup, "", policy).unwrap()
+    }
+
+    /// Pushes, if there is something to push, and returns what the hosts say.
+    fn asked(&self, etcd: &Etcd<'_>, fragments: Option<Fragments>) -> Vec<Status> {
+        let endpoints = etcd.endpoints();
+        let endpoints = endpoints
+            .iter()
+            .map(|url| Endpoint::parse(url, ETCD).unwrap());
+        let settings = Settings {
+            endpoints: endpoints.collect(),
+            prefix: "/underpass".to_owned(),
+            login: None,
+            tls: None,
+        };
         let ask = || {
             let mut builder = tokio::runtime::Builder::new_current_thread();
             builder.enable_all().build().unwrap().block_on(async {
@@ -79,16 +96,27 @@ fn a_push_of_a_thousand_rules_is_in_force_and_acknowledged_within_seconds() {
                 fleet.statuses().await.unwrap()
             })
         };
-        sandbox.server(ask).unwrap()
-    };
-    let is_denied = || {
-        let dialled = sandbox.client(|| TcpStream::connect(("127.0.0.1", DENIED)));
+        self.sandbox.server(ask).unwrap()
+    }
+
+    /// Whether a connection to the port that the last rule is about is denied.
+    fn is_denied(&self) -> bool {
+        let dialled = self
+            .sandbox
+            .client(|| TcpStream::connect(("127.0.0.1", DENIED)));
         match dialled.unwrap().unwrap_err().kind() {
             ErrorKind::PermissionDenied => true,
             ErrorKind::ConnectionRefused => false,
             other => panic!("{other}"),
         }
-    };
+    }
+}
+
+#[test]
+fn a_push_of_a_thousand_rules_is_in_force_and_acknowledged_within_seconds() {
+    let host = Fleets::new();
+    let etcd = Etcd::start(Some(&host.sandbox.netns), 3).unwrap();
+    let _agent = host.agent(&host.source(&etcd));
     let within = |what: &str, begun: Instant, most: Duration, holds: &dyn Fn() -> bool| {
         while !holds() {
             assert!(begun.elapsed() < most, "{what}: not within {most:?}");
@@ -100,10 +128,41 @@ fn a_push_of_a_thousand_rules_is_in_force_and_acknowledged_within_seconds() {
         let fragments = fragments(action);
         let digest = fragments.digest();
         let begun = Instant::now();
-        asked(Some(fragments));
-        within("in force", begun, IN_FORCE, &|| is_denied() == denies);
+        host.asked(&etcd, Some(fragments));
+        within("in force", begun, IN_FORCE, &|| host.is_denied() == denies);
         within("acknowledged", begun, ACKNOWLEDGED, &|| {
-            asked(None).iter().any(|status| status.has(&digest))
+            let statuses = host.asked(&etcd, None);
+            statuses.iter().any(|status| status.has(&digest))
         });
+    }
+}
+
+#[test]
+fn a_mistake_in_the_hosts_own_file_keeps_no_push_out_of_force() {
+    let host = Fleets::new();
+    let etcd = Etcd::start(Some(&host.sandbox.netns), 1).unwrap();
+    let own = host.source(&etcd);
+    let agent = host.agent(&own);
+    let file_refused = || agent.metric("underpass_policy_file_refused").unwrap();
+    let audits = "[[rule]]\nname = \"own\"\nto = [\":9\"]\naction = \"enrich\"\nfail = \"open\"\n\
+                  pipeline = [{ transform = \"audit\", file = \"/nowhere/audit.log\", full = \"drop\" }]\n";
+    // One that is wrong, and one that names what is not there.
+    for (mistake, action) in [("[nonsense]\n", "deny"), (audits, "bypass")] {
+        agent.write_policy(&(own.clone() + mistake)).unwrap();
+        eventually("it is refused", || file_refused() == 1.0);
+        let fragments = fragments(action);
+        let digest = fragments.digest();
+        host.asked(&etcd, Some(fragments));
+        eventually("the push is in force", || {
+            host.is_denied() == (action == "deny")
+        });
+        eventually("it is acknowledged", || {
+            let statuses = host.asked(&etcd, None);
+            statuses.iter().any(|status| status.has(&digest))
+        });
+        assert_eq!(file_refused(), 1.0);
+        agent.write_policy(&own).unwrap();
+        eventually("it is mended", || file_refused() == 0.0);
+        assert_eq!(host.is_denied(), action == "deny");
     }
 }

@@ -2,12 +2,10 @@
 //! forgotten begins with a list. What is kept of an object is made as soon as it comes, and an object that cannot be read is kept as
 //! that: whoever may write one object does not stop the others.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    convert::Infallible,
-    sync::Arc,
-    time::Duration,
-};
+mod again;
+mod kept;
+
+use std::{collections::BTreeMap, convert::Infallible, time::Duration};
 
 use http_body_util::BodyExt as _;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -15,6 +13,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::{self, Instant};
 
+use self::again::Again;
+pub(super) use self::kept::Kept;
 use super::session::Session;
 use crate::Failure;
 
@@ -36,12 +36,6 @@ const GRACE: Duration = Duration::from_secs(60);
 
 /// A watch that ends sooner is a failure, after which a pause is made.
 const SHORTEST_WATCH: Duration = Duration::from_secs(1);
-
-/// The time after which all is listed again, when there is room for objects that were not kept.
-const LIST_AGAIN: Duration = Duration::from_secs(15);
-
-/// Bytes that an object counts as, at least, where bytes of all of them are bounded.
-pub(super) const LEAST_BYTES: usize = 8 << 10;
 
 /// Facts that each object has.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -136,99 +130,10 @@ pub(super) struct Collection<'k, T> {
     pub(super) path: String,
     /// Further conditions of the query, each with `&` before it.
     pub(super) query: String,
-    /// Objects at most, of [`LEAST_BYTES`] each.
+    /// Objects at most, of [`kept::LEAST_BYTES`] each.
     pub(super) most: usize,
     /// Makes what is kept.
     pub(super) keep: Keep<'k, T>,
-}
-
-/// The place of an object: namespace and name.
-type Name = (String, String);
-
-/// Objects: what is kept of objects. Of more than there is room for, the last names of the namespace that takes the most are left out.
-#[derive(Debug)]
-pub(super) struct Kept<T> {
-    objects: BTreeMap<Arc<Name>, (usize, Arc<T>)>,
-    bytes: usize,
-    /// Namespaces with objects that are not kept. The empty one: nobody knows of which namespace they are, or there are too many.
-    pub(super) cut: BTreeSet<String>,
-}
-
-impl<T> Default for Kept<T> {
-    fn default() -> Self {
-        Self {
-            objects: BTreeMap::new(),
-            bytes: 0,
-            cut: BTreeSet::new(),
-        }
-    }
-}
-
-impl<T> Clone for Kept<T> {
-    fn clone(&self) -> Self {
-        Self {
-            objects: self.objects.clone(),
-            bytes: self.bytes,
-            cut: self.cut.clone(),
-        }
-    }
-}
-
-impl<T> Kept<T> {
-    /// Returns namespaces, names and what is kept, in this order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str, &T)> {
-        let objects = self.objects.iter();
-        objects.map(|(name, (_, object))| (name.0.as_str(), name.1.as_str(), object.as_ref()))
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.objects.len()
-    }
-
-    /// Puts an object in the place of the one by its name. False: it is the same, as far as it is kept.
-    pub(super) fn put(&mut self, name: Name, (object, bytes): (T, usize), most: usize) -> bool
-    where
-        T: PartialEq,
-    {
-        let bytes = bytes.max(LEAST_BYTES);
-        let known = self.objects.get(&name);
-        if known.is_some_and(|(size, known)| *size == bytes && **known == object) {
-            return false;
-        }
-        self.remove(&name);
-        self.bytes += bytes;
-        self.objects
-            .insert(Arc::new(name), (bytes, Arc::new(object)));
-        while self.bytes > most * LEAST_BYTES {
-            let Some(last) = self.last_of_largest() else {
-                break;
-            };
-            self.remove(&last);
-            self.cut.insert(last.0);
-            if self.cut.len() > most {
-                self.cut = BTreeSet::from([String::new()]);
-            }
-        }
-        true
-    }
-
-    fn remove(&mut self, name: &Name) -> bool {
-        let removed = self.objects.remove(name);
-        self.bytes -= removed.as_ref().map_or(0, |(bytes, _)| *bytes);
-        removed.is_some()
-    }
-
-    fn last_of_largest(&self) -> Option<Name> {
-        let mut namespaces: BTreeMap<&str, (usize, &Name)> = BTreeMap::new();
-        for (name, (bytes, _)) in &self.objects {
-            let name: &Name = name;
-            let (sum, last) = namespaces.entry(&name.0).or_insert((0, name));
-            *sum += bytes;
-            *last = name;
-        }
-        let largest = namespaces.into_values().max_by_key(|(sum, _)| *sum);
-        largest.map(|(_, last)| last.clone())
-    }
 }
 
 /// How fresh a list has to be.
@@ -246,7 +151,7 @@ enum Fresh {
 enum Over {
     /// The time has passed.
     Time,
-    /// There is room for objects that were not kept.
+    /// There may be room for objects that were not kept, and some time has passed since.
     Room,
 }
 
@@ -265,6 +170,7 @@ impl<T: PartialEq> Collection<'_, T> {
             false => Fresh::AsSeen,
         };
         let mut page = PAGE;
+        let mut again = Again::default();
         loop {
             let (mut kept, version) = match self.list(session, fresh, seen, page).await {
                 Err(Failure::TooLarge(_)) if page > SMALL_PAGE => {
@@ -278,6 +184,7 @@ impl<T: PartialEq> Collection<'_, T> {
                 listed => listed?,
             };
             *seen = version;
+            again.note_list(Instant::now());
             if fresh == Fresh::Memory {
                 fresh = Fresh::AsSeen;
             }
@@ -285,7 +192,7 @@ impl<T: PartialEq> Collection<'_, T> {
             heard();
             loop {
                 match self
-                    .watch(session, &mut kept, seen, &mut changed, &heard)
+                    .watch(session, &mut kept, seen, &mut again, &mut changed, &heard)
                     .await
                 {
                     Ok(Over::Time) => {}
@@ -371,6 +278,7 @@ impl<T: PartialEq> Collection<'_, T> {
         session: &Session,
         kept: &mut Kept<T>,
         seen: &mut String,
+        again: &mut Again,
         changed: &mut impl FnMut(&Kept<T>),
         heard: &impl Fn(),
     ) -> Result<Over, Failure> {
@@ -381,17 +289,15 @@ impl<T: PartialEq> Collection<'_, T> {
         );
         let began = Instant::now();
         let end = began + Duration::from_secs(seconds) + GRACE;
-        let mut list_again: Option<Instant> = None;
         let mut body = session.watch(&path).await?;
         let mut unread = Vec::new();
         loop {
-            let until = list_again.map_or(end, |at| at.min(end));
+            let until = again.due().map_or(end, |due| due.min(end));
             let frame = match time::timeout_at(until, body.frame()).await {
                 Ok(Some(frame)) => frame,
                 Ok(None) if began.elapsed() < SHORTEST_WATCH => {
                     return Err(Failure::Lost("a watch ended as it began".to_owned()));
                 }
-                Ok(None) if list_again.is_some() => return Ok(Over::Room),
                 Ok(None) => return Ok(Over::Time),
                 Err(_) if until < end => return Ok(Over::Room),
                 Err(_) => return Err(Failure::Late),
@@ -404,12 +310,12 @@ impl<T: PartialEq> Collection<'_, T> {
             heard();
             let taken = self.take_lines(&mut unread, kept, seen)?;
             if taken.has_room {
-                list_again.get_or_insert_with(|| Instant::now() + LIST_AGAIN);
+                again.want(Instant::now(), fastrand::f64());
             }
             if taken.has_changed {
                 changed(kept);
             }
-            if list_again.is_some_and(|at| at <= Instant::now()) {
+            if again.due().is_some_and(|due| due <= Instant::now()) {
                 return Ok(Over::Room);
             }
         }
@@ -429,7 +335,7 @@ impl<T: PartialEq> Collection<'_, T> {
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
             let taken = self.take(line, kept, seen)?;
             all.has_changed |= taken != Taken::Nothing;
-            all.has_room |= taken == Taken::Away && !kept.cut.is_empty();
+            all.has_room |= taken == Taken::Room;
         }
         unread.drain(..whole);
         match unread.len() > MAX_LINE_BYTES {
@@ -462,13 +368,22 @@ impl<T: PartialEq> Collection<'_, T> {
                     return Ok(Taken::Changed);
                 };
                 seen.clone_from(&metadata.resource_version);
+                let name = (metadata.namespace.clone(), metadata.name.clone());
+                let before = kept.bytes_of(&name);
                 if kind == "DELETED" {
-                    kept.remove(&(metadata.namespace, metadata.name));
-                    return Ok(Taken::Away);
+                    kept.remove(&name);
+                } else if !self.put(kept, &metadata, event.object) {
+                    return Ok(Taken::Nothing);
                 }
-                match self.put(kept, &metadata, event.object) {
-                    true => Ok(Taken::Changed),
-                    false => Ok(Taken::Nothing),
+                let is_less = match (kind, kept.bytes_of(&name)) {
+                    ("DELETED", _) => true,
+                    // One that was not kept, and is now, was larger for all that is known.
+                    ("MODIFIED", Some(now)) => before.is_none_or(|before| now < before),
+                    _ => false,
+                };
+                match is_less && kept.may_have_room(&name.0, self.most) {
+                    true => Ok(Taken::Room),
+                    false => Ok(Taken::Changed),
                 }
             }
         }
@@ -488,7 +403,8 @@ pub(super) struct TakenLines {
 enum Taken {
     Nothing,
     Changed,
-    Away,
+    /// Changed, so that there may be room for objects that were not kept.
+    Room,
 }
 
 fn parsed<'t, T: Deserialize<'t>>(text: &'t [u8]) -> Result<T, Failure> {

@@ -49,12 +49,22 @@ pub(super) struct Tally<'t> {
 }
 
 impl Tally<'_> {
-    /// Makes the status, of which the last one is known: the time of a condition is that of its last change.
-    pub(super) fn status(&self, generation: i64, nodes: usize, last: &Status) -> Status {
+    /// Makes the status, of which the last one is known: the time of a condition is that of its last change. `bound`: so many nodes are
+    /// counted, and there are more.
+    pub(super) fn status(
+        &self,
+        generation: i64,
+        nodes: usize,
+        bound: Option<usize>,
+        last: &Status,
+    ) -> Status {
         let Self {
             in_force, refused, ..
         } = *self;
         let silent = nodes.saturating_sub(in_force + refused);
+        let or_uncounted = bound.map_or_else(String::new, |bound| {
+            format!(", or are beyond the {bound} that are counted")
+        });
         let (everywhere, reason) = match in_force {
             0 => ("False", "OnNoNode"),
             some if some < nodes => ("False", "OnSomeNodes"),
@@ -65,7 +75,7 @@ impl Tally<'_> {
             status: everywhere.to_owned(),
             reason: reason.to_owned(),
             message: format!(
-                "in force on {in_force} of {nodes} nodes; {refused} refuse it, {silent} have not answered"
+                "in force on {in_force} of {nodes} nodes; {refused} refuse it, {silent} have not answered{or_uncounted}"
             ),
             ..Condition::default()
         }];

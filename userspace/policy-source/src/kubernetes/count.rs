@@ -5,7 +5,7 @@
 //! and the less often, the longer that is ago ([`Due`]); and never more than [`MAX_STATUS_WRITES`] of all of them in a second.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     convert::Infallible,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -29,6 +29,12 @@ pub const MAX_NODES: usize = 8192;
 
 /// Policies of a kind that are counted: as many as agents read.
 const MAX_POLICIES: usize = 2 * MAX_OBJECTS;
+
+/// Policies that a node may speak of: of both kinds, as many as its agent reads. For each, eight bytes are kept.
+const MAX_ANSWERS: usize = 2 * MAX_POLICIES;
+
+/// Bytes of what all nodes say, beside the answers themselves.
+const MAX_ANSWERS_BYTES: usize = 128 << 20;
 
 /// The time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -58,15 +64,21 @@ pub struct KubernetesCounter {
     pub tell: Box<dyn Fn(News<'_>) + Send + Sync>,
 }
 
-/// A text that many nodes say.
-type Said = Arc<str>;
+/// The answer of a node on a policy. Many nodes say the same.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Answer {
+    policy: String,
+    generation: i64,
+    /// Why it is refused. None: it is in force.
+    refused: Option<String>,
+}
+
+/// All answers that any node says, each once.
+type Answers = Mutex<HashSet<Arc<Answer>>>;
 
 /// The part of what a node says that is counted.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Node {
-    in_force: Vec<(Said, i64)>,
-    refused: Vec<(Said, i64, Said)>,
-}
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Node(Vec<Arc<Answer>>);
 
 /// A policy, and its status as it stands there.
 #[derive(Debug, PartialEq)]
@@ -127,6 +139,14 @@ struct Listed {
     wanted: Option<usize>,
 }
 
+impl Listed {
+    /// Whether there are more nodes than are counted.
+    fn has_uncounted_nodes(&self) -> bool {
+        let nodes = self.nodes.as_ref();
+        nodes.is_some_and(|nodes| !nodes.cut.is_empty())
+    }
+}
+
 /// The time at which the status of a policy is to be written.
 #[derive(Clone, Copy, Debug)]
 struct Due {
@@ -173,7 +193,7 @@ impl KubernetesCounter {
         let put = |put: &dyn Fn(&mut Listed)| {
             put(&mut listed.lock().unwrap_or_else(PoisonError::into_inner));
         };
-        let texts = Mutex::default();
+        let answers = Answers::default();
         let (mut seen, ignored) = (<[String; 4]>::default(), || ());
         let [of_cluster, of_namespaced, of_nodes, of_set] = &mut seen;
         let (cluster, namespaced) = (policies(Kind::Cluster), policies(Kind::Namespaced));
@@ -182,7 +202,8 @@ impl KubernetesCounter {
             path: format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/underpassnodes"),
             query: String::new(),
             most: MAX_NODES,
-            keep: Box::new(|_, object| node(object, &texts)),
+            // They are bounded by their number, so that all have room whatever they say.
+            keep: Box::new(|_, object| (node(object, &answers), 0)),
         };
         let set = Collection {
             path: format!("/apis/apps/v1/namespaces/{namespace}/daemonsets"),
@@ -223,13 +244,21 @@ impl KubernetesCounter {
         let counting = async {
             let mut looks = time::interval(LOOK);
             looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let mut is_in_step = false;
+            let (mut is_in_step, mut were_uncounted) = (false, false);
             loop {
                 looks.tick().await;
-                let statuses = {
+                let (statuses, are_uncounted) = {
                     let listed = listed.lock().unwrap_or_else(PoisonError::into_inner);
-                    count(&listed, dues, Instant::now())
+                    let statuses = count(&listed, dues, Instant::now());
+                    (statuses, listed.has_uncounted_nodes())
                 };
+                // There are so many until all are listed again, so this is said rarely.
+                if are_uncounted && !were_uncounted {
+                    let why =
+                        format!("there are more than {MAX_NODES} nodes, and no more are counted");
+                    (self.tell)(News::Failed(&Failure::TooLarge(why)));
+                }
+                were_uncounted = are_uncounted;
                 let Some(statuses) = statuses else {
                     continue;
                 };
@@ -237,7 +266,7 @@ impl KubernetesCounter {
                     is_in_step = true;
                     (self.tell)(News::InStep);
                 }
-                forget_unsaid(&texts);
+                forget_unsaid(&answers);
                 for (name, uid, status) in statuses {
                     self.write(&session, &name, &uid, &status).await;
                     if let Some(due) = dues.get_mut(&name) {
@@ -300,35 +329,38 @@ fn policy(metadata: &Metadata, object: &RawValue) -> Policy {
     }
 }
 
-/// Makes of what a node says what is kept of it. Nodes say much the same, so each text is kept once.
-fn node(object: &RawValue, texts: &Mutex<HashSet<Said>>) -> (Node, usize) {
+/// Makes of what a node says what is kept of it. Nodes say much the same, so each answer is kept once.
+fn node(object: &RawValue, answers: &Answers) -> Node {
+    const { assert!(MAX_NODES * MAX_ANSWERS * size_of::<Arc<Answer>>() <= MAX_ANSWERS_BYTES) };
     let body: NodeBody = serde_json::from_str(object.get()).unwrap_or_default();
-    let mut texts = texts.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut said = |text: &str| match texts.get(text) {
+    let NodeState { in_force, refused } = body.state;
+    let in_force = in_force.iter().map(|(policy, generation)| Answer {
+        policy: cut(policy),
+        generation: *generation,
+        refused: None,
+    });
+    let refused = refused.iter().map(|(policy, refused)| Answer {
+        policy: cut(policy),
+        generation: refused.generation,
+        refused: Some(cut(&refused.message)),
+    });
+    let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = in_force.chain(refused).take(MAX_ANSWERS);
+    let all = all.map(|answer| match answers.get(&answer) {
         Some(said) => said.clone(),
         None => {
-            let said = Said::from(text);
-            texts.insert(said.clone());
+            let said = Arc::new(answer);
+            answers.insert(said.clone());
             said
         }
-    };
-    let in_force = body.state.in_force.iter().take(MAX_OBJECTS);
-    let in_force = in_force.map(|(name, generation)| (said(&cut(name)), *generation));
-    let in_force = in_force.collect::<Vec<_>>();
-    let refused = body.state.refused.iter().take(2 * MAX_POLICIES);
-    let refused = refused.map(|(name, refused)| {
-        let why = said(&cut(&refused.message));
-        (said(&cut(name)), refused.generation, why)
     });
-    let refused = refused.collect::<Vec<_>>();
-    let bytes = 32 * (in_force.len() + refused.len());
-    (Node { in_force, refused }, bytes)
+    Node(all.collect())
 }
 
-/// Forgets the texts that nobody says any more.
-fn forget_unsaid(texts: &Mutex<HashSet<Said>>) {
-    let mut texts = texts.lock().unwrap_or_else(PoisonError::into_inner);
-    texts.retain(|text| Arc::strong_count(text) > 1);
+/// Forgets the answers that nobody says any more.
+fn forget_unsaid(answers: &Answers) {
+    let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+    answers.retain(|answer| Arc::strong_count(answer) > 1);
 }
 
 /// Counts, and returns the statuses that are to be written now. None: not all is listed yet.
@@ -354,24 +386,32 @@ fn count(
         .zip(policies)
         .map(|((at, name), (_, _, policy))| (name, (at, policy, Tally::default())))
         .collect();
+    // Each answer is compared once, however many nodes give it: how many do, and the first of them.
+    let mut answers = HashMap::<*const Answer, (&Answer, usize, &str)>::new();
     for (_, node, said) in nodes.iter() {
-        for (name, generation) in &said.in_force {
-            if let Some((_, policy, tally)) = counted.get_mut(&**name)
-                && policy.generation == *generation
-            {
-                tally.in_force += 1;
-            }
+        for answer in &said.0 {
+            let known = answers.entry(Arc::as_ptr(answer));
+            known.or_insert((answer.as_ref(), 0, node)).1 += 1;
         }
-        for (name, generation, why) in &said.refused {
-            if let Some((_, policy, tally)) = counted.get_mut(&**name)
-                && policy.generation == *generation
-            {
-                tally.refused += 1;
-                tally.first.get_or_insert((node, &**why));
+    }
+    for (answer, sayers, first) in answers.into_values() {
+        let Some((_, policy, tally)) = counted.get_mut(&answer.policy) else {
+            continue;
+        };
+        match &answer.refused {
+            _ if policy.generation != answer.generation => {}
+            None => tally.in_force += sayers,
+            Some(why) => {
+                tally.refused += sayers;
+                if tally.first.is_none_or(|(known, _)| first < known) {
+                    tally.first = Some((first, why.as_str()));
+                }
             }
         }
     }
-    let all = wanted.max(nodes.len());
+    let bound = listed.has_uncounted_nodes().then_some(MAX_NODES);
+    // There is one at least beyond those that are counted.
+    let all = wanted.max(nodes.len() + usize::from(bound.is_some()));
     let mut ready = Vec::new();
     let mut known = BTreeMap::new();
     for (at, policy, tally) in counted.into_values() {
@@ -386,7 +426,7 @@ fn count(
             true => due,
             false => new,
         };
-        let status = tally.status(generation, all, &policy.status);
+        let status = tally.status(generation, all, bound, &policy.status);
         if status != policy.status && due.at() <= now {
             ready.push((due.at(), at.clone(), policy.uid.clone(), status));
         }

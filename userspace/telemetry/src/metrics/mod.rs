@@ -8,7 +8,7 @@ mod upgrade;
 
 use std::sync::Arc;
 
-use prometheus::{IntCounterVec, Registry};
+use prometheus::{IntCounterVec, IntGauge, Registry};
 
 pub use self::{
     decisions::{MARKED_RESULTS, MarkMetrics, SessionMetrics},
@@ -52,6 +52,8 @@ pub struct Metrics {
     pub denials: Arc<Denials>,
     /// Policy files read, by result.
     pub reloads: IntCounterVec,
+    /// Whether the policy file is refused.
+    pub is_file_refused: IntGauge,
 }
 
 impl Metrics {
@@ -61,6 +63,11 @@ impl Metrics {
     /// # Errors
     /// Two metrics of one name: a mistake in this module.
     pub fn register(registry: &Registry, close_reasons: &[&str]) -> prometheus::Result<Self> {
+        let is_file_refused = IntGauge::new(
+            "underpass_policy_file_refused",
+            "1 while the host's policy files are not those in force, because they were refused. They are tried again every minute.",
+        )?;
+        registry.register(Box::new(is_file_refused.clone()))?;
         Ok(Self {
             flows: FlowMetrics::register(registry, close_reasons)?,
             sends: SendMetrics::register(registry)?,
@@ -80,6 +87,7 @@ impl Metrics {
                 "result",
                 &[RELOADED, NOT_RELOADED],
             )?,
+            is_file_refused,
         })
     }
 

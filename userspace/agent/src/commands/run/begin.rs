@@ -1,11 +1,13 @@
 //! The policy with which the agent begins: that of the host's files, and the last good one of the fleet.
 
-use std::{path::Path, sync::Arc};
+use std::{mem, path::Path, sync::Arc};
 
+use anyhow::anyhow;
+use policy::RuleName;
 use policy_source::Fragments;
 
 use crate::{
-    config::{Config, ConfigError, Sources, Store},
+    config::{Config, ConfigError, Sources, Store, by_fail},
     fleet::{self, Halves},
 };
 
@@ -18,8 +20,59 @@ pub(super) struct Beginning {
     pub(super) config: Config,
     /// The fleet's files among the sources.
     pub(super) cached: Arc<Fragments>,
+    /// These files as they were kept, where some of their rules are treated by their `fail`.
+    pub(super) as_kept: Option<Arc<Fragments>>,
     /// Why the fleet's last policy, or a part of it, is not among them, though it should be.
     pub(super) why_not: Option<String>,
+    own: Sources,
+    is_dry: bool,
+}
+
+impl Beginning {
+    /// Whether there are files of a fleet's.
+    pub(super) fn is_fleets(&self) -> bool {
+        !self.cached.files.is_empty()
+    }
+
+    /// Has rules of the fleet's treated by their `fail` of which something cannot be opened: each with the reason.
+    ///
+    /// # Errors
+    /// The host's own rules are not right with the fleet's so treated.
+    pub(super) fn treat_by_fail(
+        &mut self,
+        unopened: &[(RuleName, anyhow::Error)],
+    ) -> anyhow::Result<()> {
+        // The host's own are not: without what these name, the agent does not start.
+        let own = check(&self.own, self.is_dry)?.policy.rules;
+        let is_own = |name: &RuleName| own.iter().any(|rule| rule.name == *name);
+        let fleets = || unopened.iter().filter(|(name, _)| !is_own(name));
+        let is_meant = |name: &RuleName| fleets().any(|(rule, _)| rule == name);
+        let rules = self.config.policy.rules.iter();
+        let rules = rules.filter(|rule| is_meant(&rule.name));
+        let rules = rules.map(|rule| (rule.name.clone(), rule.fail)).collect();
+        let cached = by_fail(&self.cached, &rules).map_err(|why| anyhow!(why))?;
+        let sources = self.own.clone().with(&cached);
+        self.config = Config {
+            log_format: self.config.log_format,
+            ..check(&sources, self.is_dry)?
+        };
+        self.sources = sources;
+        self.as_kept = Some(mem::replace(&mut self.cached, Arc::new(cached)));
+        for (rule, why) in fleets() {
+            tracing::error!(
+                %rule,
+                "a rule of the fleet's last policy is treated by its `fail`, until the policy can be put into force: {why:#}"
+            );
+        }
+        Ok(())
+    }
+}
+
+fn check(sources: &Sources, is_dry: bool) -> Result<Config, ConfigError> {
+    match is_dry {
+        true => Config::dry(sources),
+        false => Config::of(sources),
+    }
 }
 
 /// Reads the host's files, and adds the fleet's policy from the cache. A bad cache does not keep the agent from
@@ -28,41 +81,35 @@ pub(super) struct Beginning {
 /// # Errors
 /// The host's own files are wrong.
 pub(super) fn begin(file: &Path, dry: bool) -> Result<Beginning, ConfigError> {
-    let check = |sources: &Sources| match dry {
-        true => Config::dry(sources),
-        false => Config::of(sources),
-    };
+    let check = |sources: &Sources| check(sources, dry);
     let own = Sources::read(file)?;
     let config = check(&own)?;
-    let alone = |own, config, why_not| Beginning {
-        sources: own,
+    let beginning = |sources, config, cached, why_not| Beginning {
+        sources,
         config,
-        cached: Arc::default(),
+        cached: Arc::new(cached),
+        as_kept: None,
         why_not,
+        own: own.clone(),
+        is_dry: dry,
     };
+    let alone = |config, why_not| beginning(own.clone(), config, Fragments::default(), why_not);
     let Some(source) = &config.source else {
-        return Ok(alone(own, config, None));
+        return Ok(alone(config, None));
     };
     let cached = match fleet::cached(source) {
         Ok(Some(cached)) => cached,
-        Ok(None) => return Ok(alone(own, config, None)),
-        Err(why) => return Ok(alone(own, config, Some(why))),
+        Ok(None) => return Ok(alone(config, None)),
+        Err(why) => return Ok(alone(config, Some(why))),
     };
     let sources = own.clone().with(&cached);
     let why = match check(&sources) {
-        Ok(config) => {
-            return Ok(Beginning {
-                sources,
-                config,
-                cached: Arc::new(cached),
-                why_not: None,
-            });
-        }
+        Ok(config) => return Ok(beginning(sources, config, cached, None)),
         Err(why) => why.to_string(),
     };
     // A fleet's files are one policy, and objects are many.
     if !matches!(source.store, Store::Kubernetes(_)) {
-        return Ok(alone(own, config, Some(why)));
+        return Ok(alone(config, Some(why)));
     }
     let mut halves = Halves::new(
         Fragments {
@@ -83,17 +130,14 @@ pub(super) fn begin(file: &Path, dry: bool) -> Result<Beginning, ConfigError> {
             .iter()
             .map(|name| format!("{name} was not tried")),
     );
-    let sources = own.with(&halves.good);
-    Ok(Beginning {
-        config: check(&sources)?,
-        sources,
-        cached: Arc::new(halves.good),
-        why_not: Some(format!(
-            "{} of its objects are wrong, and the others in force: {}",
-            left_out.len(),
-            left_out.join("; ")
-        )),
-    })
+    let sources = own.clone().with(&halves.good);
+    let config = check(&sources)?;
+    let why_not = format!(
+        "{} of its objects are wrong, and the others in force: {}",
+        left_out.len(),
+        left_out.join("; ")
+    );
+    Ok(beginning(sources, config, halves.good, Some(why_not)))
 }
 
 #[cfg(test)]

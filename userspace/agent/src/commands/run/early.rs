@@ -1,7 +1,10 @@
 //! Everything that is made before the agent's tasks run: sockets and signals, metrics, and what is attached
 //! to the kernel.
 
-use std::sync::{Arc, PoisonError};
+use std::{
+    slice,
+    sync::{Arc, PoisonError},
+};
 
 use anyhow::Context as _;
 use dataplane::{
@@ -11,7 +14,8 @@ use dataplane::{
     host,
 };
 use flow::CloseReason;
-use names::{Files, Follower, NameMetrics, Resolver, Wanted as WantedNames, dial_plainly};
+use names::{Files, Follower, NameMetrics, Resolver, dial_plainly};
+use policy::{RuleName, Timestamp};
 use prometheus::{IntCounterVec, Registry};
 use proxy::{IncomingListeners, paths::PathsAvailable, tap::TapMetrics};
 use steps::{Services, pipelines::PipelineMetrics};
@@ -22,12 +26,13 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::{limits, stop_because};
+use super::{begin::Beginning, limits, stop_because};
 use crate::{
     admin,
     backends::{BackendMetrics, BalancedCounters},
     config::{Config, PolicySource, Store},
     containers::{ContainerMetrics, Naming, Watch},
+    control::wanted_names,
     edge::{self, EdgeControl, EdgeMetrics, SharedEdge},
     fleet::{FleetMetrics, sharing::SharingMetrics},
     kernel_counters::KernelCounters,
@@ -107,11 +112,13 @@ pub(super) struct Early {
 }
 
 impl Early {
+    /// Makes it, and what the rules mean with the containers and names that are known. `is_first`: no agent runs that goes on if this one fails.
     pub(super) async fn make(
-        config: &mut Config,
+        beginning: &mut Beginning,
         max_flows: usize,
-        wanted_names: &WantedNames,
-    ) -> anyhow::Result<Self> {
+        is_first: bool,
+    ) -> anyhow::Result<(Self, Config)> {
+        let config = &beginning.config;
         let options = options(config)?;
         let attached = SharedDataplane::default();
         let registry = Registry::new();
@@ -138,12 +145,19 @@ impl Early {
             &config.record_labels,
         )?;
         let services = Arc::new(services);
-        config.pipelines.open(&services)?;
         let pushed = services
             .collectors
             .push_metrics(config.metrics_push.as_ref());
         pushed.map_err(|why| anyhow::anyhow!("[otlp]: {why}"))?;
-        let tls = TlsRules::load(&config.tls)?;
+        let tls = match open(config, &services) {
+            Err(_) if is_first && beginning.is_fleets() => {
+                beginning.treat_by_fail(&unopened(&beginning.config, &services))?;
+                open(&beginning.config, &services)?
+            }
+            opened => opened?,
+        };
+        let mut config = beginning.config.clone();
+        config.policy = config.policy.open_at(Timestamp::now());
         let available = PathsAvailable::register(&registry)?;
         let container_metrics = ContainerMetrics::register(&registry)?;
         let fleet_metrics = FleetMetrics::register(&registry)?;
@@ -164,14 +178,15 @@ impl Early {
         .await;
         let name_metrics = NameMetrics::register(&registry)?;
         let resolver = Resolver::new(files(), dial_plainly());
-        let names = Follower::begin(wanted_names, resolver, name_metrics.clone()).await;
+        let wanted = wanted_names(&beginning.config);
+        let names = Follower::begin(&wanted, resolver, name_metrics.clone()).await;
         let known = names.book();
         name_metrics.left_out(
             config
                 .policy
                 .find_names(|name| known.borrow().endpoints(name)),
         );
-        Ok(Self {
+        let early = Self {
             options,
             max_flows,
             attached,
@@ -192,8 +207,26 @@ impl Early {
             containers,
             name_metrics,
             names,
-        })
+        };
+        Ok((early, config))
     }
+}
+
+/// Opens what the rules need: keys, journals and certificates.
+fn open(config: &Config, services: &Arc<Services>) -> anyhow::Result<TlsRules> {
+    config.pipelines.open(services)?;
+    TlsRules::load(&config.tls)
+}
+
+/// Returns the rules for which that fails, each with the reason.
+fn unopened(config: &Config, services: &Arc<Services>) -> Vec<(RuleName, anyhow::Error)> {
+    let mut unopened = config.pipelines.open_each(services);
+    for one in &config.tls {
+        if let Err(why) = TlsRules::load(slice::from_ref(one)) {
+            unopened.push((one.0.clone(), why));
+        }
+    }
+    unopened
 }
 
 /// The kernel's part of what tasks work with.

@@ -1,4 +1,5 @@
-//! A server that speaks what an agent asks of an API server: it has lists, and nothing in them changes.
+//! A server that speaks what an agent asks of an API server: it has lists. Where they change, connections end, and the next ones are answered by the
+//! others.
 
 use std::{
     convert::Infallible,
@@ -18,7 +19,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use sandbox::{Sandbox, Served};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::common::certs::{Authority, file};
@@ -30,7 +31,21 @@ const POLICIES: [&str; 2] = ["/clusterunderpasspolicies", "/underpasspolicies"];
 pub struct Played {
     /// The settings of an agent that follows it, for the top of its file.
     pub settings: String,
+    lists: watch::Sender<Lists>,
     _served: Served,
+}
+
+/// The lists of policies, of the cluster's and of namespaces', and of what else is asked for.
+type Lists = [Bytes; 3];
+
+/// Lists of a version.
+fn lists(version: u32, policies: [&[String]; 2]) -> Lists {
+    let list = |items: &str| -> Bytes {
+        let metadata = format!("{{\"resourceVersion\": \"{version}\"}}");
+        format!("{{\"metadata\": {metadata}, \"items\": [{items}]}}").into()
+    };
+    let [clusters, namespaced] = policies.map(|policies| list(&policies.join(",")));
+    [clusters, namespaced, list("")]
 }
 
 impl Played {
@@ -44,11 +59,8 @@ impl Played {
         let listener = listener.unwrap().unwrap();
         listener.set_nonblocking(true).unwrap();
         let at = listener.local_addr().unwrap();
-        let list = |items: &str| -> Bytes {
-            format!("{{\"metadata\": {{\"resourceVersion\": \"7\"}}, \"items\": [{items}]}}").into()
-        };
-        let [clusters, namespaced] = policies.map(|policies| list(&policies.join(",")));
-        let lists = [clusters, namespaced, list("")];
+        let lists = watch::Sender::new(lists(7, policies));
+        let told = lists.subscribe();
         let token = file(folder, "token", "t");
         fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
         let settings = format!(
@@ -58,20 +70,27 @@ impl Played {
         );
         let serve = move || {
             let listener = TcpListener::from_std(listener).unwrap();
-            accept(listener, TlsAcceptor::from(config), lists)
+            accept(listener, TlsAcceptor::from(config), told)
         };
         Self {
             settings,
+            lists,
             _served: Served::by(serve),
         }
     }
+
+    /// Has these policies from now on.
+    pub fn replace(&self, policies: [&[String]; 2]) {
+        self.lists.send_replace(lists(8, policies));
+    }
 }
 
-async fn accept(listener: TcpListener, tls: TlsAcceptor, lists: [Bytes; 3]) {
+async fn accept(listener: TcpListener, tls: TlsAcceptor, told: watch::Receiver<Lists>) {
     loop {
         let (client, _) = listener.accept().await.unwrap();
-        let (tls, lists) = (tls.clone(), lists.clone());
+        let (tls, mut told) = (tls.clone(), told.clone());
         tokio::spawn(async move {
+            let lists = told.borrow_and_update().clone();
             let answer = service_fn(move |request| {
                 let answer = answer(&request, &lists);
                 std::future::ready(Ok::<_, Infallible>(answer))
@@ -79,13 +98,16 @@ async fn accept(listener: TcpListener, tls: TlsAcceptor, lists: [Bytes; 3]) {
             // A client that goes is none of its business.
             if let Ok(stream) = tls.accept(client).await {
                 let server = http2::Builder::new(TokioExecutor::new());
-                drop(server.serve_connection(TokioIo::new(stream), answer).await);
+                tokio::select! {
+                    served = server.serve_connection(TokioIo::new(stream), answer) => drop(served),
+                    changed = told.changed() => drop(changed),
+                }
             }
         });
     }
 }
 
-fn answer(request: &Request<Incoming>, lists: &[Bytes; 3]) -> Response<Said> {
+fn answer(request: &Request<Incoming>, lists: &Lists) -> Response<Said> {
     let query = request.uri().query().unwrap_or_default();
     let path = request.uri().path();
     // What else is asked for is the list without anything.

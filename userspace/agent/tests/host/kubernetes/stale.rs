@@ -29,6 +29,7 @@ fn a_nodes_own_file_comes_before_policies_of_namespaces_and_not_before_the_clust
         let in_force = || agent.get("/config").unwrap();
         let has = |name: &str| in_force().contains(&format!("\"{name}\""));
         let refused = || agent.metric("underpass_policy_source_refused").unwrap();
+        let file_refused = || agent.metric("underpass_policy_file_refused").unwrap();
         eventually("they are in force", || {
             has("bank_web.r") && has("shop_web.r")
         });
@@ -50,6 +51,15 @@ fn a_nodes_own_file_comes_before_policies_of_namespaces_and_not_before_the_clust
         // Longer than the agent waits before it looks at policies again.
         thread::sleep(Duration::from_secs(2));
         assert!(!agent.log().contains("the fleet's policy into force"));
+        // And no policy's that has changed meanwhile.
+        let [web, shop] = namespaced.clone();
+        let changed = [web, shop, tenants("bank/new", &bypass("10.0.0.2:9042"))];
+        let before = failed();
+        server.replace([of_cluster, &changed]);
+        eventually("it is in force", || has("bank_new.r"));
+        assert_eq!(refused(), 0.0);
+        thread::sleep(Duration::from_secs(2));
+        assert_eq!((failed(), file_refused()), (before, 1.0));
 
         // He takes the cluster away, and writes a rule.
         let without = own.clone() + &rule("bypass", &to(&[9043]));
@@ -57,12 +67,16 @@ fn a_nodes_own_file_comes_before_policies_of_namespaces_and_not_before_the_clust
         if goes {
             eventually("it is in force", || has("r"));
             assert!(has("bank_web.r") && !has("shop_web.r"), "{}", in_force());
+            eventually("a refusal is told", || refused() == 1.0);
         } else {
-            eventually("the policy is refused", || refused() == 1.0);
+            let told = "kubernetes:clusterunderpasspolicies/all:1:";
+            agent.wait_for_log(told).unwrap();
+            thread::sleep(Duration::from_secs(2));
             assert!(!has("r") && has("shop_web.r"), "{}", in_force());
-            assert!(has("all.r"));
+            assert!(has("all.r") && has("bank_new.r"));
+            // Others' policies are none of that.
+            assert_eq!((refused(), file_refused()), (0.0, 1.0));
         }
-        eventually("a refusal is told", || refused() == 1.0);
 
         // And brings it back.
         reload(&(without + CLUSTER));
@@ -70,5 +84,6 @@ fn a_nodes_own_file_comes_before_policies_of_namespaces_and_not_before_the_clust
             has("r") && has("bank_web.r") && has("shop_web.r")
         });
         eventually("none is refused", || refused() == 0.0);
+        assert_eq!(file_refused(), 0.0);
     }
 }

@@ -1,4 +1,7 @@
-use std::{collections::VecDeque, sync::Mutex};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+};
 
 use http_body_util::Full;
 use hyper::{
@@ -9,7 +12,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use super::*;
+use super::{kept::LEAST_BYTES, *};
 use crate::{KubernetesSettings, Pace};
 
 type Any = Kept<Result<String, String>>;
@@ -56,7 +59,7 @@ fn events_are_applied_and_the_version_goes_on() {
     assert_eq!(take(&event("ADDED", "n/b", 4)).unwrap(), Taken::Changed);
     // Nothing that is kept of it is another.
     assert_eq!(take(&event("MODIFIED", "n/b", 4)).unwrap(), Taken::Nothing);
-    assert_eq!(take(&event("DELETED", "n/a", 6)).unwrap(), Taken::Away);
+    assert_eq!(take(&event("DELETED", "n/a", 6)).unwrap(), Taken::Changed);
     assert_eq!(take(&event("BOOKMARK", "n/", 9)).unwrap(), Taken::Nothing);
     let gone = "{\"type\":\"ERROR\",\"object\":{\"code\":410,\"message\":\"too old\"}}";
     assert!(matches!(take(gone), Err(Failure::Compacted)));
@@ -93,28 +96,61 @@ fn an_object_that_is_nested_too_deep_spoils_no_other() {
     assert_eq!(read, [false, true]);
 }
 
-#[test]
-fn without_room_the_namespace_that_takes_the_most_gives_way() {
-    let mut kept = Kept::default();
-    let mut put = |at: &str, bytes| {
-        let (namespace, name) = at.split_once('/').unwrap();
-        kept.put((namespace.to_owned(), name.to_owned()), ((), bytes), 4);
-        let names = kept.iter();
-        let names = names.map(|(namespace, name, ())| format!("{namespace}/{name}"));
-        (
-            names.collect::<Vec<_>>().join(" "),
-            kept.cut.contains("aaa"),
-        )
-    };
-    for at in ["aaa/1", "aaa/2", "aaa/3"] {
-        assert!(!put(at, 1).1);
+/// Takes events of objects with so many bytes in their specification, each with whether there is room after it for what is not kept.
+fn assert_has_room(events: &[(&str, &str, usize, bool)]) {
+    let collection = collection();
+    let (mut kept, mut seen) = (Any::default(), String::new());
+    for (version, (kind, at, bytes, has_room)) in (10..).zip(events) {
+        let object = object(at, version, &format!("{:?}", "x".repeat(*bytes)));
+        let line = format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
+        let taken = collection.take_lines(&mut line.into_bytes(), &mut kept, &mut seen);
+        let taken = taken.unwrap();
+        assert_eq!(taken.has_room, *has_room, "{kind} {at}: {:?}", kept.cut);
     }
-    assert_eq!(put("zzz/1", 1), ("aaa/1 aaa/2 aaa/3 zzz/1".into(), false));
-    assert_eq!(put("aaa/4", 1), ("aaa/1 aaa/2 aaa/3 zzz/1".into(), true));
-    assert_eq!(put("zzz/2", 1).0, "aaa/1 aaa/2 zzz/1 zzz/2");
-    // By bytes, too, and what takes all of it is not kept itself.
-    assert_eq!(put("aaa/1", 2 * LEAST_BYTES).0, "aaa/1 zzz/1 zzz/2");
-    assert_eq!(put("bbb/1", 9 * LEAST_BYTES).0, "aaa/1 zzz/1 zzz/2");
+}
+
+#[test]
+fn objects_that_go_make_room_where_some_lack_it() {
+    // Nothing is cut.
+    assert_has_room(&[("ADDED", "a/1", 1, false), ("DELETED", "a/1", 1, false)]);
+    assert_has_room(&[
+        ("ADDED", "a/1", 1, false),
+        ("ADDED", "b/1", 1, false),
+        ("ADDED", "b/2", 1, false),
+        ("ADDED", "a/2", 2 * LEAST_BYTES, false),
+        // Too little for a/2.
+        ("DELETED", "b/2", 1, false),
+        // One that was not kept, of a namespace with such objects: there may be no others.
+        ("DELETED", "a/3", 1, true),
+        ("DELETED", "b/1", 1, true),
+    ]);
+}
+
+#[test]
+fn objects_that_become_smaller_make_room_likewise() {
+    assert_has_room(&[
+        ("ADDED", "a/1", 2 * LEAST_BYTES, false),
+        ("ADDED", "a/2", 1, false),
+        ("ADDED", "a/3", 1, false),
+        // As small as any.
+        ("MODIFIED", "a/2", 2, false),
+        ("MODIFIED", "a/1", 1, true),
+    ]);
+    // The one that was not kept.
+    assert_has_room(&[
+        ("ADDED", "a/1", 1, false),
+        ("ADDED", "a/2", 3 * LEAST_BYTES, false),
+        ("MODIFIED", "a/2", 3 * LEAST_BYTES, false),
+        ("MODIFIED", "a/2", 1, true),
+    ]);
+    // One of another namespace.
+    assert_has_room(&[
+        ("ADDED", "b/1", LEAST_BYTES, false),
+        ("ADDED", "a/1", 1, false),
+        ("ADDED", "a/2", 1, false),
+        ("ADDED", "a/3", 1, false),
+        ("MODIFIED", "b/1", 1, true),
+    ]);
 }
 
 /// Follows at an API server that gives these answers, and then fails. Returns what it was asked, the names that were told of, and how it ended.

@@ -33,9 +33,12 @@ fn with_policies(policies: &[(&str, i64)]) -> Listed {
 }
 
 fn says(listed: &mut Listed, name: &str, state: &str) {
-    let texts = Mutex::default();
-    let said = node(&raw(&format!("{{\"state\":{state}}}")), &texts);
-    put(listed.nodes.as_mut().unwrap(), &format!("u/{name}"), said);
+    let said = node(&raw(&format!("{{\"state\":{state}}}")), &Answers::default());
+    put(
+        listed.nodes.as_mut().unwrap(),
+        &format!("u/{name}"),
+        (said, 0),
+    );
 }
 
 fn json(status: &Status) -> serde_json::Value {
@@ -100,6 +103,73 @@ fn nodes_count_by_the_generation_that_they_speak_of() {
     );
     assert_eq!(*said[1].0, "True");
     assert_eq!(*said[1].1, "n3 (and 1 more): by n3");
+}
+
+/// Has so many nodes say the same.
+fn all_say(listed: &mut Listed, nodes: usize, state: &serde_json::Value) {
+    let object = raw(&serde_json::json!({"state": state}).to_string());
+    let said = node(&object, &Answers::default());
+    let kept = listed.nodes.as_mut().unwrap();
+    for number in 0..nodes {
+        put(kept, &format!("u/n{number:04}"), (said.clone(), 0));
+    }
+    listed.wanted = Some(nodes);
+}
+
+#[test]
+fn every_node_is_counted_however_many_policies_agents_read() {
+    const NODES: usize = 5_000;
+    let names: Vec<String> = (0..MAX_ANSWERS).map(|n| format!("n/{n:04}")).collect();
+    let policies: Vec<(&str, i64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
+    let mut listed = with_policies(&policies);
+    let (mut dues, from) = (BTreeMap::new(), Instant::now());
+    assert!(count(&listed, &mut dues, from).unwrap().is_empty());
+    // As many are in force as agents have.
+    let said = names.iter().enumerate();
+    let (in_force, refused): (Vec<_>, Vec<_>) =
+        said.partition(|(n, _)| n % (MAX_ANSWERS / MAX_OBJECTS) == 0);
+    let name = |name: &str| format!("underpasspolicies/{name}");
+    let in_force: BTreeMap<_, _> = in_force.iter().map(|(_, at)| (name(at), 1)).collect();
+    assert_eq!(in_force.len(), MAX_OBJECTS);
+    let why = serde_json::json!({"generation": 1, "message": "for want of room"});
+    let refused: BTreeMap<_, _> = refused.iter().map(|(_, at)| (name(at), &why)).collect();
+    let state = serde_json::json!({"inForce": in_force, "refused": refused});
+    all_say(&mut listed, NODES, &state);
+    assert!(!listed.has_uncounted_nodes());
+    let statuses = count(&listed, &mut dues, from + SOONEST).unwrap();
+    let [(first, _, in_force), (second, _, refused)] = &statuses[..] else {
+        panic!("{statuses:?}");
+    };
+    assert_eq!((first.2.as_str(), second.2.as_str()), ("0000", "0001"));
+    let (in_force, refused) = (json(in_force), json(refused));
+    assert_eq!(in_force["inForce"], "5000/5000");
+    assert_eq!(in_force["conditions"][0]["reason"], "OnEveryNode");
+    assert_eq!(refused["nodesRefused"], NODES);
+    let message = &refused["conditions"][1]["message"];
+    assert_eq!(*message, "n0000 (and 4999 more): for want of room");
+}
+
+#[test]
+fn nodes_beyond_those_that_are_counted_are_told_of() {
+    let mut listed = with_policies(&[("n/a", 1)]);
+    let state = serde_json::json!({"inForce": {"underpasspolicies/n/a": 1}});
+    let message = |listed: &mut Listed| {
+        let written = written(listed, &mut BTreeMap::new(), Instant::now(), 0..5);
+        let status = json(&written[0].2);
+        let condition = &status["conditions"][0];
+        (condition["reason"].clone(), condition["message"].clone())
+    };
+    all_say(&mut listed, MAX_NODES, &state);
+    assert_eq!(message(&mut listed).0, "OnEveryNode");
+    all_say(&mut listed, MAX_NODES + 1, &state);
+    // The set of pods may be away.
+    listed.wanted = Some(0);
+    let (reason, message) = message(&mut listed);
+    assert_eq!(reason, "OnSomeNodes");
+    assert_eq!(
+        message,
+        "in force on 8192 of 8193 nodes; 0 refuse it, 1 have not answered, or are beyond the 8192 that are counted"
+    );
 }
 
 #[test]
