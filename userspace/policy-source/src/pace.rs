@@ -14,7 +14,7 @@ pub struct Pace {
     pub probe: Duration,
     /// The time without a word after which a member counts as dead.
     pub silence: Duration,
-    /// The shortest wait after all members have failed; it doubles up to `longest_wait`.
+    /// The shortest wait after all members have failed; it doubles up to `longest_wait`. Behind each they are all tried.
     pub shortest_wait: Duration,
     /// The longest.
     pub longest_wait: Duration,
@@ -36,11 +36,12 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Returns the wait after so many failures in a row: none until each of `members` was tried, then longer and longer, and between
-    /// half and all of that, so that a fleet does not come back at once.
+    /// Returns the wait after so many failures in a row: none until each of `members` was tried once more, then longer and longer, and
+    /// between half and all of that, so that a fleet does not come back at once.
     pub(crate) fn wait(&self, failures: u32, members: usize) -> Duration {
-        let rounds = failures / u32::try_from(members.max(1)).unwrap_or(u32::MAX);
-        if rounds == 0 {
+        let members = u32::try_from(members.max(1)).unwrap_or(u32::MAX);
+        let rounds = failures / members;
+        if rounds == 0 || !failures.is_multiple_of(members) {
             return Duration::ZERO;
         }
         let longer = self.shortest_wait.saturating_mul(1 << (rounds - 1).min(16));

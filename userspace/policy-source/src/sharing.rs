@@ -16,7 +16,7 @@ use etcd_client::{
     EventType, LeaseKeepAliveStream, LeaseKeeper, PutOptions, WatchOptions, WatchResponse,
     WatchStream,
 };
-use limits::{Held, Levels, Limit, Member, PERIOD};
+use limits::{Held, LEASE_PERIODS, Levels, Limit, Member, PERIOD, WAITS_IN_LEASE};
 use tokio::{
     sync::watch,
     time::{self, Instant, Interval, MissedTickBehavior},
@@ -29,9 +29,6 @@ use crate::{
     keys::{LEADER, LEVELS},
     session::{Session, ask},
 };
-
-/// How long what a host wants outlives its agent, in periods: the others have its share then.
-pub const LEASE_PERIODS: u32 = 4;
 
 /// A lease that is so many times as long as the period asks for, or as short, is exchanged: a fleet that grows a little has its hosts do nothing.
 const LEASE_OFF: u32 = 2;
@@ -76,6 +73,13 @@ pub struct Sharer {
     pub tell: Box<dyn Fn(Sharing) + Send + Sync>,
 }
 
+/// The waits between sessions.
+struct Waits {
+    failures: u32,
+    /// The length of the last lease, after which the host counts as gone.
+    lease: Duration,
+}
+
 /// The parts of a session beside its connection.
 struct Joined {
     watch: WatchStream,
@@ -101,7 +105,10 @@ impl Sharer {
         let mut member = Member::default();
         let mut looked = Instant::now();
         let mut next = fastrand::usize(..self.settings.endpoints.len().max(1));
-        let mut failures = 0;
+        let mut waits = Waits {
+            failures: 0,
+            lease: lasting(PERIOD),
+        };
         loop {
             self.hold(&mut member);
             self.look(&mut member, &mut looked, false);
@@ -113,7 +120,7 @@ impl Sharer {
                 continue;
             }
             let ended = self
-                .session(next, &mut failures, &mut member, &mut looked)
+                .session(next, &mut waits, &mut member, &mut looked)
                 .await;
             member.session_ended();
             let Err(failure) = ended else {
@@ -121,8 +128,32 @@ impl Sharer {
             };
             (self.tell)(Sharing::Failed(failure));
             next += 1;
-            failures += 1;
-            time::sleep(self.pace.wait(failures, self.settings.endpoints.len())).await;
+            let wait = waits.next(&self.pace, self.settings.endpoints.len());
+            self.stay(wait, waits.lease, &mut member, &mut looked).await;
+        }
+    }
+
+    /// Waits. The shares stay meanwhile, also for the limits of another policy.
+    async fn stay(
+        &mut self,
+        wait: Duration,
+        lease: Duration,
+        member: &mut Member,
+        looked: &mut Instant,
+    ) {
+        let mut over = std::pin::pin!(time::sleep(wait));
+        let mut looks = spread(lease / LEASE_PERIODS);
+        loop {
+            tokio::select! {
+                () = over.as_mut() => return,
+                _ = looks.tick() => self.look(member, looked, false),
+                changed = self.limits.changed() => {
+                    if changed.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                    self.hold(member);
+                }
+            }
         }
     }
 
@@ -148,7 +179,7 @@ impl Sharer {
     async fn session(
         &mut self,
         number: usize,
-        failures: &mut u32,
+        waits: &mut Waits,
         member: &mut Member,
         looked: &mut Instant,
     ) -> Result<(), Failure> {
@@ -156,7 +187,10 @@ impl Sharer {
             Session::open_next(&self.settings, number, &self.dial, self.pace.answer).await?;
         let mut joined = Joined::begin(&mut session, member).await?;
         let mut leading: Option<Leading> = None;
-        *failures = 0;
+        *waits = Waits {
+            failures: 0,
+            lease: joined.lease.lasts,
+        };
         (self.tell)(Sharing::InStep);
         let mut looks = spread(joined.period);
         let mut probes = time::interval(self.pace.probe);
@@ -174,6 +208,7 @@ impl Sharer {
                     self.look(member, looked, leading.is_some());
                     if joined.lease.is_off(joined.period) {
                         joined.lease = Lease::grant(&mut session, joined.period).await?;
+                        waits.lease = joined.lease.lasts;
                         if let Some(leader) = &leading
                             && !leader.hang_on(&mut session, &self.host, joined.lease.id).await?
                         {
@@ -242,6 +277,19 @@ impl Sharer {
         let at = put.header().map_or(0, |header| header.revision());
         member.published(revision(at));
         Ok(())
+    }
+}
+
+impl Waits {
+    /// Returns the wait after one more failure. All hosts are back before what they want is gone from etcd, which keeps it for as long as a lease after it was away.
+    fn next(&mut self, pace: &Pace, members: usize) -> Duration {
+        self.failures += 1;
+        let longest_wait = pace.longest_wait.min(self.lease / WAITS_IN_LEASE);
+        let pace = Pace {
+            longest_wait,
+            ..*pace
+        };
+        pace.wait(self.failures, members)
     }
 }
 
@@ -362,4 +410,26 @@ fn hear(text: &[u8], member: &mut Member) -> Option<Duration> {
 
 fn revision(etcds: i64) -> u64 {
     u64::try_from(etcds).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_back_before_its_lease_ends_in_a_fleet_of_any_size() {
+        let pace = Pace::default();
+        for seconds in 1..=LONGEST_PERIOD.as_secs() {
+            let lease = lasting(Duration::from_secs(seconds));
+            for members in [1, 3] {
+                let mut waits = Waits { failures: 0, lease };
+                let wait = (0..100).map(|_| waits.next(&pace, members)).max();
+                // A fleet that has grown by less than what has it exchange leases looks so much less often.
+                let look = lease / LEASE_PERIODS * LEASE_OFF;
+                let back = wait.unwrap_or_default() + look;
+                assert!(back + lease / 10 < lease, "{lease:?}: {back:?}");
+                assert!(wait.is_some_and(|wait| wait <= pace.longest_wait));
+            }
+        }
+    }
 }
