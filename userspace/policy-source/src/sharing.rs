@@ -2,7 +2,7 @@
 //! leads: it reads what all have published, and publishes the levels.
 //!
 //! `<prefix>/limits/hosts/<host>` is what a host wants, on a lease; `<prefix>/limits/fleet/leader` is the leader's name, likewise;
-//! `<prefix>/limits/fleet/levels` are the levels. Hosts watch the latter two, the leader all of them.
+//! `<prefix>/limits/fleet/levels` are the levels. Hosts watch the latter two, and whether their own record is deleted; the leader watches all of them.
 //!
 //! A session ends with the first failure, and the next one is with another member. The shares stay as they are in between.
 
@@ -13,8 +13,8 @@ mod leading;
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use etcd_client::{
-    EventType, LeaseKeepAliveStream, LeaseKeeper, PutOptions, WatchOptions, WatchResponse,
-    WatchStream,
+    EventType, LeaseKeepAliveStream, LeaseKeeper, PutOptions, WatchFilterType, WatchOptions,
+    WatchResponse, WatchStream,
 };
 use limits::{Held, LEASE_PERIODS, Levels, Limit, Member, PERIOD, WAITS_IN_LEASE};
 use tokio::{
@@ -83,6 +83,8 @@ struct Waits {
 /// The parts of a session beside its connection.
 struct Joined {
     watch: WatchStream,
+    /// The key of what this host wants.
+    own: String,
     lease: Lease,
     heard: Instant,
     /// Whether some host leads.
@@ -185,7 +187,7 @@ impl Sharer {
     ) -> Result<(), Failure> {
         let mut session =
             Session::open_next(&self.settings, number, &self.dial, self.pace.answer).await?;
-        let mut joined = Joined::begin(&mut session, member).await?;
+        let mut joined = Joined::begin(&mut session, &self.host, member).await?;
         let mut leading: Option<Leading> = None;
         *waits = Waits {
             failures: 0,
@@ -333,7 +335,11 @@ fn lasting(period: Duration) -> Duration {
 
 impl Joined {
     /// Reads the levels, watches from the next revision on, and takes a lease.
-    async fn begin(session: &mut Session, member: &mut Member) -> Result<Self, Failure> {
+    async fn begin(
+        session: &mut Session,
+        host: &str,
+        member: &mut Member,
+    ) -> Result<Self, Failure> {
         let prefix = session.keys.sharing();
         let found = session.page(&prefix, prefix.as_bytes(), KEYS).await?;
         let (mut is_led, mut period) = (false, PERIOD);
@@ -345,13 +351,16 @@ impl Joined {
             }
         }
         let now = found.header().map_or(0, |header| header.revision());
-        let options = WatchOptions::new()
-            .with_prefix()
-            .with_start_revision(now + 1);
-        let watch = ask(session.answer, session.client.watch(prefix, Some(options))).await?;
+        let options = WatchOptions::new().with_start_revision(now + 1);
+        let of_fleet = Some(options.clone().with_prefix());
+        let mut watch = ask(session.answer, session.client.watch(prefix, of_fleet)).await?;
+        let own = session.keys.want(host);
+        let is_gone = options.with_filters([WatchFilterType::NoPut]);
+        watch.watch(own.clone(), Some(is_gone)).await?;
         let lease = Lease::grant(session, period).await?;
         Ok(Self {
             watch,
+            own,
             lease,
             heard: Instant::now(),
             is_led,
@@ -366,6 +375,11 @@ impl Joined {
                 continue;
             };
             let is_there = event.event_type() == EventType::Put;
+            if kv.key() == self.own.as_bytes() {
+                // Somebody has deleted it, or a clone of this host has written it and has ended. It is published with the next look.
+                member.session_ended();
+                continue;
+            }
             match what(kv.key()) {
                 What::Leader => self.is_led = is_there,
                 What::Levels if is_there => {

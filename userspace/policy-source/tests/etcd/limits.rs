@@ -156,3 +156,31 @@ fn a_reload_while_etcd_is_away_has_the_hosts_share_at_once() {
     // The wait goes on.
     assert_eq!(host.said().len(), 2);
 }
+
+#[test]
+fn what_a_host_wants_is_there_again_at_its_next_look_when_it_is_lost() {
+    let etcd = Etcd::start(None, 1).unwrap();
+    let runtime = runtime();
+    let host = Host::new(&runtime, &etcd, PACE, &limit());
+    let key = format!("{PREFIX}/hosts/h");
+    let ctl = |args: &[&str]| etcd.ctl(0, args).unwrap();
+    let is_there = || ctl(&["get", &key]).contains("shop.user");
+    eventually("it has said what it wants", PATIENCE, is_there);
+    ctl(&["del", &key]);
+    eventually("it has said it again", PATIENCE, is_there);
+
+    // A clone of the host has written it, and ends.
+    let granted = ctl(&["lease", "grant", "60"]);
+    let lease = granted.split_whitespace().nth(1).unwrap();
+    ctl(&["put", &key, "{\"limits\":{}}", "--lease", lease]);
+    ctl(&["lease", "revoke", lease]);
+    eventually("it has said it once more", PATIENCE, is_there);
+
+    // All of it is lost, who leads and the levels too.
+    ctl(&["del", "--prefix", PREFIX]);
+    eventually("all is there again", PATIENCE, || {
+        let levels = ctl(&["get", &format!("{PREFIX}/fleet/levels")]);
+        is_there() && levels.contains("\"hosts\":1")
+    });
+    assert_eq!(host.said(), ["in step"]);
+}
