@@ -9,6 +9,13 @@ use crate::{Level, Tenant, fair};
 /// The time between two looks of a host at its demand, in a fleet that is not large.
 pub const PERIOD: Duration = Duration::from_secs(1);
 
+/// How long what a host wants outlives its agent, in periods: the others have its share then.
+pub const LEASE_PERIODS: u32 = 4;
+
+/// The longest waits of a host for its store that fit into that time. After one of them a host has yet to connect, to look, which takes half of that time
+/// at most in a fleet that has grown meanwhile, and to publish. One that comes back later counts as gone, and has its share nevertheless.
+pub const WAITS_IN_LEASE: u32 = 3;
+
 /// Records that the hosts of a fleet write in a second at most: a tenth of what etcd's members write on good disks. In larger fleets
 /// hosts look less often.
 pub const RECORDS_PER_SECOND: usize = 1_000;

@@ -19,7 +19,8 @@ mod limit;
 mod member;
 
 pub use book::{
-    Book, Levels, MAX_LEVELS, MAX_WANTED, PERIOD, RECORDS_PER_SECOND, Record, SharedLevels, Wanted,
+    Book, LEASE_PERIODS, Levels, MAX_LEVELS, MAX_WANTED, PERIOD, RECORDS_PER_SECOND, Record,
+    SharedLevels, WAITS_IN_LEASE, Wanted,
 };
 pub use demand::Demand;
 pub use level::{FLOOR, HEADROOM, Level, fair};

@@ -11,7 +11,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use limits::{Book, FLOOR, HEADROOM, Levels, Limit, Member, PERIOD, Record, Share};
+use limits::{
+    Book, FLOOR, HEADROOM, LEASE_PERIODS, Levels, Limit, Member, PERIOD, Record, Share,
+    WAITS_IN_LEASE,
+};
 
 const HOSTS: usize = 20;
 const RATE: f64 = 1_000.0;
@@ -20,7 +23,10 @@ const RATE: f64 = 1_000.0;
 const STEPS: usize = 200;
 
 /// Steps after which the store lets go of a host that it has not heard.
-const LEASE: usize = 4 * STEPS;
+const LEASE: usize = LEASE_PERIODS as usize * STEPS;
+
+/// Steps that a host waits at most until it tries again to reach the store.
+const LONGEST_WAIT: usize = LEASE / WAITS_IN_LEASE as usize;
 
 /// Clients, by what they do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,6 +44,10 @@ struct Host {
     share: Arc<Share>,
     is_alive: bool,
     is_cut_off: bool,
+    /// The step at which it tries again to reach the store.
+    tries_at: usize,
+    /// Whether its record hangs on the lease of its session, and not on that of the one before.
+    is_published: bool,
     lease_ends: usize,
     clients: Clients,
     tokens: f64,
@@ -60,6 +70,8 @@ impl Host {
             limit,
             is_alive: true,
             is_cut_off: false,
+            tries_at: 0,
+            is_published: false,
             lease_ends: 0,
             clients: Clients::Open(0.0),
             tokens: 1.0,
@@ -183,7 +195,17 @@ impl Fleet {
 
     fn reaches_store(&self, number: usize) -> bool {
         let host = &self.hosts[number];
-        host.is_alive && !host.is_cut_off && !self.store_is_away
+        host.is_alive && !host.is_cut_off && !self.store_is_away && self.now >= host.tries_at
+    }
+
+    /// Has the store come back. Each host finds that out when its wait is over.
+    fn come_back(&mut self) {
+        self.store_is_away = false;
+        for host in &mut self.hosts {
+            host.tries_at = self.now + self.random.usize(..LONGEST_WAIT);
+            host.member.session_ended();
+            host.is_published = false;
+        }
     }
 
     fn send(&mut self, sent: Sent) {
@@ -249,7 +271,7 @@ impl Fleet {
             return;
         }
         for number in 0..HOSTS {
-            if self.reaches_store(number) {
+            if self.reaches_store(number) && self.hosts[number].is_published {
                 self.hosts[number].lease_ends = self.now + LEASE;
             } else if self.hosts[number].lease_ends == self.now {
                 let name = self.hosts[number].name.clone();
@@ -296,6 +318,7 @@ impl Fleet {
             self.revision += 1;
             self.written += 1;
             host.member.published(self.revision);
+            host.is_published = true;
             let name = host.name.clone();
             self.records
                 .insert(name.clone(), (self.revision, record.clone()));
@@ -387,7 +410,7 @@ fn twenty_hosts_hold_a_rate_through_everything() {
             fleet.store_is_away = true;
             fleet.run(30);
             fleet.holds(&what("without the store"));
-            fleet.store_is_away = false;
+            fleet.come_back();
             fleet.run(30);
             fleet.holds(&what("with the store again"));
             // Who leads is among those who die.
@@ -407,6 +430,26 @@ fn twenty_hosts_hold_a_rate_through_everything() {
                 "a record for each look at most"
             );
         }
+    }
+}
+
+/// A store that was away for much longer than a lease lets go of nobody who still has a share: all are back before their leases end.
+#[test]
+fn hosts_that_come_back_one_by_one_do_not_count_as_gone() {
+    for seed in 0..8 {
+        let mut fleet = Fleet::new(seed);
+        fleet.serve(demands(0));
+        fleet.run(40);
+        fleet.store_is_away = true;
+        fleet.run(30);
+        fleet.come_back();
+        for second in 0..30 {
+            fleet.run(1);
+            // No host has seen its record end.
+            assert_eq!(fleet.records.len(), HOSTS, "seed {seed}, {second} s after");
+        }
+        fleet.holds(&format!("seed {seed}: with the store again"));
+        fleet.never_exceeds(0.0);
     }
 }
 

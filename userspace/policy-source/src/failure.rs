@@ -37,6 +37,23 @@ pub enum Failure {
         "somebody else has changed the policy in the meantime: look at it again (`underpass policy diff`)"
     )]
     Raced,
+    /// The latest version is not the one on which a push was made.
+    #[error(
+        "the latest version is {latest}, and this push was made on {on}: nothing is changed. Look at what others have pushed (`underpass policy diff`), take it over \
+         into your files, and push them with `--on {latest}`"
+    )]
+    Superseded {
+        /// The latest version. 0: nobody has pushed.
+        latest: u64,
+        /// The one on which the push was made.
+        on: u64,
+    },
+    /// The policy is not that of a push.
+    #[error(
+        "the files in etcd are those of no push: somebody has changed them with something else. Nothing is changed. Look at them (`underpass policy diff`), \
+         and push without `--on` to put yours in their place"
+    )]
+    Unpushed,
     /// A wanted version is not there.
     #[error("{0}")]
     Absent(String),
@@ -74,7 +91,7 @@ impl Failure {
             Self::Lost(_) => "lost",
             Self::Compacted => "compacted",
             Self::TooLarge(_) => "too_large",
-            Self::Raced => "raced",
+            Self::Raced | Self::Superseded { .. } | Self::Unpushed => "raced",
             Self::Absent(_) => "absent",
         }
     }

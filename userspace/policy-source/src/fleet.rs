@@ -11,6 +11,9 @@ use crate::{
 /// Versions that are kept: etcd's compaction does not touch them, so they are bounded here.
 pub const KEPT_VERSIONS: u64 = 100;
 
+/// Comparisons of a transaction that etcd takes, unless it is told otherwise.
+const MAX_COMPARES: usize = 128;
+
 /// Statuses in one answer: 1,000 of the longest stay below the longest message.
 const STATUSES_AT_ONCE: usize = 1000;
 
@@ -71,12 +74,26 @@ impl Fleet {
         Ok(self.session.list().await?.1)
     }
 
-    /// Puts a policy in the place of another, and keeps it as a version.
+    /// Puts a policy in the place of another, whichever that is, and keeps it as a version.
     ///
     /// # Errors
-    /// etcd does not answer; or somebody else has changed the policy since it was read.
+    /// etcd does not answer; or somebody else changes the policy at the same time.
     pub async fn push(
         &mut self,
+        fragments: Fragments,
+        repeats: Option<u64>,
+        unix_s: u64,
+    ) -> Result<Version, Failure> {
+        self.push_on(None, fragments, repeats, unix_s).await
+    }
+
+    /// Puts a policy in the place of a version, of which nothing may have changed since. 0: nobody has pushed yet. None: in the place of whatever is there.
+    ///
+    /// # Errors
+    /// As [`Self::push`]; or another version is the latest, or somebody has changed its files without a push.
+    pub async fn push_on(
+        &mut self,
+        on: Option<u64>,
         fragments: Fragments,
         repeats: Option<u64>,
         unix_s: u64,
@@ -90,8 +107,9 @@ impl Fleet {
         .await?;
         let found = read.kvs().first();
         let seen = found.map_or(0, |kv| kv.mod_revision());
-        let number = found.and_then(|kv| kv.value_str().ok()?.parse::<u64>().ok());
-        let number = number.unwrap_or(0) + 1;
+        let latest = found.and_then(|kv| kv.value_str().ok()?.parse::<u64>().ok());
+        let latest = latest.unwrap_or(0);
+        let number = latest + 1;
         let prefix = keys.rules();
         let old = self
             .session
@@ -104,6 +122,9 @@ impl Fleet {
             return Err(Failure::TooLarge(said));
         }
         let now = old.header().map_or(0, |header| header.revision());
+        if let Some(on) = on {
+            self.stands_on(on, latest, &old, now).await?;
+        }
         let version = Version {
             number,
             unix_s,
@@ -151,15 +172,46 @@ impl Fleet {
         {
             operations.push(TxnOp::delete(keys.version(oldest), None));
         }
-        let unchanged = [
+        const {
+            assert!(
+                MAX_FRAGMENTS + 3 <= MAX_COMPARES,
+                "etcd takes a comparison for each file"
+            )
+        };
+        let mut unchanged = vec![
             Compare::mod_revision(keys.head(), CompareOp::Equal, seen),
+            // None is new, or another one.
             Compare::mod_revision(prefix, CompareOp::Less, now + 1).with_prefix(),
         ];
+        // None is gone.
+        unchanged.extend(
+            old.kvs()
+                .iter()
+                .map(|kv| Compare::mod_revision(kv.key(), CompareOp::Equal, kv.mod_revision())),
+        );
         let txn = Txn::new().when(unchanged).and_then(operations);
         let done = ask(self.session.answer, self.session.client.txn(txn)).await?;
         match done.succeeded() {
             true => Ok(version),
             false => Err(Failure::Raced),
+        }
+    }
+
+    /// Checks that what is there is a version.
+    async fn stands_on(
+        &mut self,
+        on: u64,
+        latest: u64,
+        old: &GetResponse,
+        now: i64,
+    ) -> Result<(), Failure> {
+        if latest != on {
+            return Err(Failure::Superseded { latest, on });
+        }
+        let pushed = self.session.version(old.kvs(), now).await?;
+        match pushed.unwrap_or(0) == on && (on > 0 || old.kvs().is_empty()) {
+            true => Ok(()),
+            false => Err(Failure::Unpushed),
         }
     }
 

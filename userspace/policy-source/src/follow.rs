@@ -95,6 +95,7 @@ impl Follower {
         let mut probes = time::interval(self.pace.probe);
         probes.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut renewals = time::interval(STATUS_TTL / 3);
+        let mut again = Instant::now() + self.pace.again();
         loop {
             tokio::select! {
                 said = held.watch.message() => {
@@ -127,6 +128,17 @@ impl Follower {
                 () = namesake.due() => {
                     let is_there = namesake.look(&mut session).await?;
                     (self.tell)(News::Namesake(is_there));
+                    if !is_there {
+                        // It may have taken this host's status with it.
+                        again = Instant::now();
+                    }
+                }
+                () = time::sleep_until(again) => {
+                    again = Instant::now() + self.pace.again();
+                    let key = session.keys.status(&self.host);
+                    if !namesake.is_on(&mut session, key, held.lease).await? {
+                        self.verdicts.mark_changed();
+                    }
                 }
                 _ = probes.tick() => {
                     if held.heard.elapsed() > self.pace.silence {

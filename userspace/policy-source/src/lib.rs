@@ -48,7 +48,7 @@ pub use kubernetes::{
 pub use pace::Pace;
 pub use session::{Dial, MAX_MESSAGE_BYTES, dial_plainly};
 pub use settings::{ETCD, Login, MAX_ENDPOINTS, Settings};
-pub use sharing::{LEASE_PERIODS, LONGEST_PERIOD, Sharer, Sharing};
+pub use sharing::{LONGEST_PERIOD, Sharer, Sharing};
 pub use status::{MAX_ERROR_BYTES, STATUS_TTL, Status, Verdict};
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use etcd_client::PutOptions;
+use etcd_client::{GetOptions, PutOptions};
 use tokio::time::{self, Instant};
 
 use crate::{
@@ -59,6 +59,24 @@ impl Namesake {
         ask(session.answer, session.client.put(key, text, Some(options)))
             .await
             .map(drop)
+    }
+
+    /// Whether a key is there and hangs on a lease. Where this user may not read it nobody knows, and it is taken for lost.
+    pub(crate) async fn is_on(
+        &self,
+        session: &mut Session,
+        key: String,
+        lease: i64,
+    ) -> Result<bool, Failure> {
+        if !self.may_read {
+            return Ok(false);
+        }
+        let options = GetOptions::new().with_keys_only();
+        match ask(session.answer, session.client.get(key, Some(options))).await {
+            Ok(read) => Ok(read.kvs().first().is_some_and(|kv| kv.lease() == lease)),
+            Err(Failure::Denied(_)) => Ok(false),
+            Err(failure) => Err(failure),
+        }
     }
 
     fn note(&mut self, before: Option<i64>) {

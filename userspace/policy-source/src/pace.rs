@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::STATUS_TTL;
+use crate::{SAY_AGAIN, STATUS_TTL};
 
 /// The times of an agent that follows. Tests have shorter ones.
 #[derive(Clone, Copy, Debug)]
@@ -14,12 +14,14 @@ pub struct Pace {
     pub probe: Duration,
     /// The time without a word after which a member counts as dead.
     pub silence: Duration,
-    /// The shortest wait after all members have failed; it doubles up to `longest_wait`.
+    /// The shortest wait after all members have failed; it doubles up to `longest_wait`. Behind each they are all tried.
     pub shortest_wait: Duration,
     /// The longest.
     pub longest_wait: Duration,
     /// The time after which the lease of an agent that has ended is gone, also of one that was taken over from: longer than [`STATUS_TTL`].
     pub outlives: Duration,
+    /// The time after which an agent finds out whether its status is still there; half as long is added by chance.
+    pub say_again: Duration,
 }
 
 impl Default for Pace {
@@ -31,16 +33,23 @@ impl Default for Pace {
             shortest_wait: Duration::from_millis(250),
             longest_wait: Duration::from_secs(15),
             outlives: 3 * STATUS_TTL,
+            say_again: SAY_AGAIN,
         }
     }
 }
 
 impl Pace {
-    /// Returns the wait after so many failures in a row: none until each of `members` was tried, then longer and longer, and between
-    /// half and all of that, so that a fleet does not come back at once.
+    /// Returns the time until an agent looks after its status, so drawn that the hosts of a fleet do not ask at once.
+    pub(crate) fn again(&self) -> Duration {
+        self.say_again.mul_f64(1.0 + fastrand::f64() / 2.0)
+    }
+
+    /// Returns the wait after so many failures in a row: none until each of `members` was tried once more, then longer and longer, and
+    /// between half and all of that, so that a fleet does not come back at once.
     pub(crate) fn wait(&self, failures: u32, members: usize) -> Duration {
-        let rounds = failures / u32::try_from(members.max(1)).unwrap_or(u32::MAX);
-        if rounds == 0 {
+        let members = u32::try_from(members.max(1)).unwrap_or(u32::MAX);
+        let rounds = failures / members;
+        if rounds == 0 || !failures.is_multiple_of(members) {
             return Duration::ZERO;
         }
         let longer = self.shortest_wait.saturating_mul(1 << (rounds - 1).min(16));

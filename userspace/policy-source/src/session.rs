@@ -131,7 +131,11 @@ impl Session {
 
     /// The number of the push that has made these files what they were at a revision. None: somebody has changed them since without a
     /// push, or this user may not know.
-    async fn version(&mut self, files: &[KeyValue], now: i64) -> Result<Option<u64>, Failure> {
+    pub(crate) async fn version(
+        &mut self,
+        files: &[KeyValue],
+        now: i64,
+    ) -> Result<Option<u64>, Failure> {
         let key = self.keys.pushed();
         let read = match ask(self.answer, self.client.get(key, None)).await {
             // A role for agents that did not ask for it.

@@ -2,7 +2,7 @@
 //! leads: it reads what all have published, and publishes the levels.
 //!
 //! `<prefix>/limits/hosts/<host>` is what a host wants, on a lease; `<prefix>/limits/fleet/leader` is the leader's name, likewise;
-//! `<prefix>/limits/fleet/levels` are the levels. Hosts watch the latter two, the leader all of them.
+//! `<prefix>/limits/fleet/levels` are the levels. Hosts watch the latter two, and whether their own record is deleted; the leader watches all of them.
 //!
 //! A session ends with the first failure, and the next one is with another member. The shares stay as they are in between.
 
@@ -13,10 +13,10 @@ mod leading;
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use etcd_client::{
-    EventType, LeaseKeepAliveStream, LeaseKeeper, PutOptions, WatchOptions, WatchResponse,
-    WatchStream,
+    EventType, LeaseKeepAliveStream, LeaseKeeper, PutOptions, WatchFilterType, WatchOptions,
+    WatchResponse, WatchStream,
 };
-use limits::{Held, Levels, Limit, Member, PERIOD};
+use limits::{Held, LEASE_PERIODS, Levels, Limit, Member, PERIOD, WAITS_IN_LEASE};
 use tokio::{
     sync::watch,
     time::{self, Instant, Interval, MissedTickBehavior},
@@ -29,9 +29,6 @@ use crate::{
     keys::{LEADER, LEVELS},
     session::{Session, ask},
 };
-
-/// How long what a host wants outlives its agent, in periods: the others have its share then.
-pub const LEASE_PERIODS: u32 = 4;
 
 /// A lease that is so many times as long as the period asks for, or as short, is exchanged: a fleet that grows a little has its hosts do nothing.
 const LEASE_OFF: u32 = 2;
@@ -76,9 +73,18 @@ pub struct Sharer {
     pub tell: Box<dyn Fn(Sharing) + Send + Sync>,
 }
 
+/// The waits between sessions.
+struct Waits {
+    failures: u32,
+    /// The length of the last lease, after which the host counts as gone.
+    lease: Duration,
+}
+
 /// The parts of a session beside its connection.
 struct Joined {
     watch: WatchStream,
+    /// The key of what this host wants.
+    own: String,
     lease: Lease,
     heard: Instant,
     /// Whether some host leads.
@@ -101,7 +107,10 @@ impl Sharer {
         let mut member = Member::default();
         let mut looked = Instant::now();
         let mut next = fastrand::usize(..self.settings.endpoints.len().max(1));
-        let mut failures = 0;
+        let mut waits = Waits {
+            failures: 0,
+            lease: lasting(PERIOD),
+        };
         loop {
             self.hold(&mut member);
             self.look(&mut member, &mut looked, false);
@@ -113,7 +122,7 @@ impl Sharer {
                 continue;
             }
             let ended = self
-                .session(next, &mut failures, &mut member, &mut looked)
+                .session(next, &mut waits, &mut member, &mut looked)
                 .await;
             member.session_ended();
             let Err(failure) = ended else {
@@ -121,8 +130,32 @@ impl Sharer {
             };
             (self.tell)(Sharing::Failed(failure));
             next += 1;
-            failures += 1;
-            time::sleep(self.pace.wait(failures, self.settings.endpoints.len())).await;
+            let wait = waits.next(&self.pace, self.settings.endpoints.len());
+            self.stay(wait, waits.lease, &mut member, &mut looked).await;
+        }
+    }
+
+    /// Waits. The shares stay meanwhile, also for the limits of another policy.
+    async fn stay(
+        &mut self,
+        wait: Duration,
+        lease: Duration,
+        member: &mut Member,
+        looked: &mut Instant,
+    ) {
+        let mut over = std::pin::pin!(time::sleep(wait));
+        let mut looks = spread(lease / LEASE_PERIODS);
+        loop {
+            tokio::select! {
+                () = over.as_mut() => return,
+                _ = looks.tick() => self.look(member, looked, false),
+                changed = self.limits.changed() => {
+                    if changed.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                    self.hold(member);
+                }
+            }
         }
     }
 
@@ -148,15 +181,18 @@ impl Sharer {
     async fn session(
         &mut self,
         number: usize,
-        failures: &mut u32,
+        waits: &mut Waits,
         member: &mut Member,
         looked: &mut Instant,
     ) -> Result<(), Failure> {
         let mut session =
             Session::open_next(&self.settings, number, &self.dial, self.pace.answer).await?;
-        let mut joined = Joined::begin(&mut session, member).await?;
+        let mut joined = Joined::begin(&mut session, &self.host, member).await?;
         let mut leading: Option<Leading> = None;
-        *failures = 0;
+        *waits = Waits {
+            failures: 0,
+            lease: joined.lease.lasts,
+        };
         (self.tell)(Sharing::InStep);
         let mut looks = spread(joined.period);
         let mut probes = time::interval(self.pace.probe);
@@ -174,6 +210,7 @@ impl Sharer {
                     self.look(member, looked, leading.is_some());
                     if joined.lease.is_off(joined.period) {
                         joined.lease = Lease::grant(&mut session, joined.period).await?;
+                        waits.lease = joined.lease.lasts;
                         if let Some(leader) = &leading
                             && !leader.hang_on(&mut session, &self.host, joined.lease.id).await?
                         {
@@ -245,6 +282,19 @@ impl Sharer {
     }
 }
 
+impl Waits {
+    /// Returns the wait after one more failure. All hosts are back before what they want is gone from etcd, which keeps it for as long as a lease after it was away.
+    fn next(&mut self, pace: &Pace, members: usize) -> Duration {
+        self.failures += 1;
+        let longest_wait = pace.longest_wait.min(self.lease / WAITS_IN_LEASE);
+        let pace = Pace {
+            longest_wait,
+            ..*pace
+        };
+        pace.wait(self.failures, members)
+    }
+}
+
 /// Ticks of a period, which begin anywhere in it: the hosts of a fleet do not come all at once.
 fn spread(period: Duration) -> Interval {
     let mut ticks = time::interval_at(Instant::now() + period.mul_f64(fastrand::f64()), period);
@@ -285,7 +335,11 @@ fn lasting(period: Duration) -> Duration {
 
 impl Joined {
     /// Reads the levels, watches from the next revision on, and takes a lease.
-    async fn begin(session: &mut Session, member: &mut Member) -> Result<Self, Failure> {
+    async fn begin(
+        session: &mut Session,
+        host: &str,
+        member: &mut Member,
+    ) -> Result<Self, Failure> {
         let prefix = session.keys.sharing();
         let found = session.page(&prefix, prefix.as_bytes(), KEYS).await?;
         let (mut is_led, mut period) = (false, PERIOD);
@@ -297,13 +351,16 @@ impl Joined {
             }
         }
         let now = found.header().map_or(0, |header| header.revision());
-        let options = WatchOptions::new()
-            .with_prefix()
-            .with_start_revision(now + 1);
-        let watch = ask(session.answer, session.client.watch(prefix, Some(options))).await?;
+        let options = WatchOptions::new().with_start_revision(now + 1);
+        let of_fleet = Some(options.clone().with_prefix());
+        let mut watch = ask(session.answer, session.client.watch(prefix, of_fleet)).await?;
+        let own = session.keys.want(host);
+        let is_gone = options.with_filters([WatchFilterType::NoPut]);
+        watch.watch(own.clone(), Some(is_gone)).await?;
         let lease = Lease::grant(session, period).await?;
         Ok(Self {
             watch,
+            own,
             lease,
             heard: Instant::now(),
             is_led,
@@ -318,6 +375,11 @@ impl Joined {
                 continue;
             };
             let is_there = event.event_type() == EventType::Put;
+            if kv.key() == self.own.as_bytes() {
+                // Somebody has deleted it, or a clone of this host has written it and has ended. It is published with the next look.
+                member.session_ended();
+                continue;
+            }
             match what(kv.key()) {
                 What::Leader => self.is_led = is_there,
                 What::Levels if is_there => {
@@ -362,4 +424,26 @@ fn hear(text: &[u8], member: &mut Member) -> Option<Duration> {
 
 fn revision(etcds: i64) -> u64 {
     u64::try_from(etcds).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_back_before_its_lease_ends_in_a_fleet_of_any_size() {
+        let pace = Pace::default();
+        for seconds in 1..=LONGEST_PERIOD.as_secs() {
+            let lease = lasting(Duration::from_secs(seconds));
+            for members in [1, 3] {
+                let mut waits = Waits { failures: 0, lease };
+                let wait = (0..100).map(|_| waits.next(&pace, members)).max();
+                // A fleet that has grown by less than what has it exchange leases looks so much less often.
+                let look = lease / LEASE_PERIODS * LEASE_OFF;
+                let back = wait.unwrap_or_default() + look;
+                assert!(back + lease / 10 < lease, "{lease:?}: {back:?}");
+                assert!(wait.is_some_and(|wait| wait <= pace.longest_wait));
+            }
+        }
+    }
 }

@@ -80,6 +80,10 @@ fn members_are_tried_at_once_and_then_less_and_less_often() {
     for rounds in 1..40 {
         let longest = pace.shortest_wait * (1 << (rounds - 1).min(10));
         let longest = longest.min(pace.longest_wait);
+        // Where one is back, nobody waits because another one is not.
+        for failures in [rounds * 3 + 1, rounds * 3 + 2] {
+            assert_eq!(pace.wait(failures, 3), Duration::ZERO);
+        }
         let wait = pace.wait(rounds * 3, 3);
         assert!(wait <= longest && wait >= longest / 2, "{rounds}: {wait:?}");
         before = before.max(wait);

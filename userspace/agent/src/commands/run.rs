@@ -24,8 +24,8 @@ use std::{
 use anyhow::{Context as _, bail};
 use dataplane::{AttachError, Dataplane, IncomingListener};
 use flow::Flows;
-use policy::{Policy, Timestamp};
-use policy_source::{Fragments, Pods, Verdict};
+use policy::Policy;
+use policy_source::{Pods, Verdict};
 use proxy::{
     self, Admission, Choice, Handed, ProxyContext, QuotaLimits, Unsettled, Workers,
     paths::{PathsAvailable, Splicing},

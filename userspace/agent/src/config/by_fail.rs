@@ -154,7 +154,7 @@ pipeline = [{ transform = "count" }]
         for (old, new) in before.policy.rules.iter().zip(&after.rules) {
             assert_eq!((&old.name, &old.to), (&new.name, &new.to));
         }
-        assert!(!after.rules.iter().any(policy::Rule::asks_for_session));
+        assert!(!after.rules.iter().any(policy::Rule::is_session));
         assert_eq!(by_fail(&files, &HashMap::new()), Ok(files));
     }
 }

@@ -13,11 +13,11 @@ mod metrics;
 mod objects;
 pub mod sharing;
 
-use std::{pin::Pin, sync::Arc, thread, time::Duration};
+use std::{io, path::Path, pin::Pin, sync::Arc, thread, time::Duration};
 
 use dataplane::backends::Probe;
 use policy_source::{Dial, Follower, Fragments, KubernetesFollower, News, Pace, Pods, Verdict};
-use tokio::{runtime, sync::watch};
+use tokio::{runtime, sync::watch, task, time};
 
 use self::objects::LOOK_AGAIN;
 pub use self::{
@@ -29,6 +29,12 @@ use crate::config::{Host, PolicySource, Store, file_of_object};
 
 /// Threads that look names up: they block, and one is enough.
 const LOOK_UPS: usize = 1;
+
+/// Threads that write the cache: one write is under way at most.
+const WRITES: usize = 1;
+
+/// The time after which the log says that the cache is still being written: a disk takes hundredths of a second.
+const SLOW_WRITE: Duration = Duration::from_secs(5);
 
 /// The channels between the thread and the owner of the policy. In both, only the latest counts.
 pub struct Channels {
@@ -83,7 +89,7 @@ pub fn start(
     channels: &Channels,
     metrics: FleetMetrics,
     until: Until,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     metrics.begin();
     let told = metrics.clone();
     let name = source.store.name();
@@ -123,7 +129,7 @@ pub fn start(
     let keeping = keep(source.clone(), channels.verdicts.subscribe(), metrics);
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(LOOK_UPS)
+        .max_blocking_threads(LOOK_UPS + WRITES)
         .build()?;
     let follow = move || {
         runtime.block_on(async {
@@ -185,35 +191,131 @@ fn tell(store: &str, metrics: &FleetMetrics, news: &News<'_>) {
     }
 }
 
-/// Keeps each policy that was put into force on disk.
+/// Keeps each policy that was put into force on disk. While one is written the newest waits, and takes the place of those before it.
 async fn keep(
     source: PolicySource,
     mut verdicts: watch::Receiver<Option<Verdict>>,
     metrics: FleetMetrics,
 ) {
-    let mut last = cached(&source).ok().flatten().map(|cached| cached.digest());
-    while verdicts.changed().await.is_ok() {
-        let kept = verdicts
-            .borrow_and_update()
-            .as_ref()
-            .and_then(|verdict| verdict.kept.clone());
-        let Some(kept) = kept else {
-            continue;
-        };
-        let digest = Some(kept.digest());
-        if last == digest {
-            continue;
-        }
-        match cache::write(&source.cache, &kept) {
-            Ok(()) => last = digest,
-            Err(error) => {
-                metrics.not_kept();
-                tracing::error!(
-                    "the fleet's policy is in force, and cannot be kept in {} for the next start: {error}: \
-                     make its folder, and let the agent write there",
-                    source.cache.display()
-                );
+    let newest = watch::Sender::new(None::<Arc<Fragments>>);
+    let mut waiting = newest.subscribe();
+    let collecting = async move {
+        while verdicts.changed().await.is_ok() {
+            let kept = verdicts
+                .borrow_and_update()
+                .as_ref()
+                .and_then(|verdict| verdict.kept.clone());
+            // A verdict that puts nothing into force takes no policy's place.
+            if kept.is_some() {
+                newest.send_replace(kept);
             }
         }
+    };
+    let writing = async move {
+        let mut last = cached(&source).ok().flatten().map(|cached| cached.digest());
+        while waiting.changed().await.is_ok() {
+            let Some(kept) = waiting.borrow_and_update().clone() else {
+                continue;
+            };
+            let digest = Some(kept.digest());
+            if last == digest {
+                continue;
+            }
+            match write(&source.cache, kept).await {
+                Ok(()) => last = digest,
+                Err(error) => {
+                    metrics.not_kept();
+                    tracing::error!(
+                        "the fleet's policy is in force, and cannot be kept in {} for the next start: {error}: \
+                         make its folder, and let the agent write there",
+                        source.cache.display()
+                    );
+                }
+            }
+        }
+    };
+    tokio::join!(collecting, writing);
+}
+
+/// Writes a policy to the cache. A disk that takes long holds up neither leases nor watches, and the log says so.
+async fn write(to: &Path, kept: Arc<Fragments>) -> io::Result<()> {
+    let path = to.to_owned();
+    let mut writing = task::spawn_blocking(move || cache::write(&path, &kept));
+    let written = match time::timeout(SLOW_WRITE, &mut writing).await {
+        Ok(written) => written,
+        Err(_) => {
+            tracing::warn!(
+                "the fleet's policy is in force, and after {} s not yet kept in {} for the next start: its disk is slow",
+                SLOW_WRITE.as_secs(),
+                to.display()
+            );
+            writing.await
+        }
+    };
+    written.unwrap_or_else(|failed| Err(io::Error::other(failed)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use policy_source::Fragment;
+
+    use super::*;
+    use crate::config::Config;
+
+    fn policy(number: i64) -> Fragments {
+        let file = Fragment {
+            name: "a.toml".into(),
+            text: format!("# {number}"),
+        };
+        Fragments::new(number, vec![file]).unwrap()
+    }
+
+    fn verdict(kept: Option<Fragments>) -> Option<Verdict> {
+        Some(Verdict {
+            revision: 0,
+            version: None,
+            digest: String::new(),
+            error: None,
+            in_force: String::new(),
+            in_force_version: None,
+            refused: BTreeMap::new(),
+            kept: kept.map(Arc::new),
+        })
+    }
+
+    /// Lets whoever else has something to do go on, twice: it may have been before this one in its turn.
+    async fn let_others() {
+        task::yield_now().await;
+        task::yield_now().await;
+    }
+
+    #[test]
+    fn the_newest_that_is_in_force_is_kept_whatever_was_refused_behind_it() {
+        const NEWEST: i64 = 20;
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!(
+            "[policy]\nsource = \"etcd\"\nendpoints = [\"http://127.0.0.1:1\"]\ncache = {:?}",
+            folder.path().join("policy.json")
+        );
+        let config = Config::parse("/own.toml".as_ref(), &text).unwrap();
+        let source = config.source.unwrap();
+        let metrics = FleetMetrics::register(&prometheus::Registry::new()).unwrap();
+        let verdicts = watch::Sender::new(None);
+        let keeping = keep(source.clone(), verdicts.subscribe(), metrics);
+        let telling = async move {
+            for number in 1..=NEWEST {
+                verdicts.send_replace(verdict(Some(policy(number))));
+                let_others().await;
+                verdicts.send_replace(verdict(None));
+                let_others().await;
+            }
+        };
+        let mut runtime = runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        runtime.block_on(async { tokio::join!(keeping, telling) });
+        let kept = cached(&source).unwrap().unwrap();
+        assert_eq!(kept.digest(), policy(NEWEST).digest());
     }
 }

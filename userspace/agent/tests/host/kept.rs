@@ -81,7 +81,7 @@ fn rules_of_which_something_is_away_at_the_start_are_treated_by_their_fail() {
         let told = format!("rule {rule}: audit: ");
         assert!(log.contains(&told), "{log}");
     }
-    assert!(!log.contains("rule here: "), "{log}");
+    assert!(!log.contains("rule here: audit: "), "{log}");
 
     fs::create_dir(&away).unwrap();
     eventually("all is as it says", || {

@@ -96,6 +96,13 @@ fn an_agent_with_the_role_of_the_page_follows_tells_and_shares_and_writes_no_rul
     let push = |user: &str| hosts.policy(&etcd, user, &["push", rules.to_str().unwrap()]);
     let pushed = push("operator");
     assert!(pushed.status.success(), "{pushed:?}");
+    let path = rules.to_str().unwrap();
+    let other = hosts.policy(&etcd, "operator", &["push", path, "--on", "7"]);
+    let why = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(
+        !other.status.success() && why.contains("the latest version is 1"),
+        "{why}"
+    );
     eventually("it follows, and tells of it", || {
         let expected = ["status", "--expect", "1"];
         let status = hosts.policy(&etcd, "operator", &expected);

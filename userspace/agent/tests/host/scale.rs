@@ -149,7 +149,10 @@ fn of_etcd(etcd: &Value) -> String {
         "## etcd: policies\n\n\
         | what | {measured} hosts, measured | a host | {fleet} hosts, computed |\n| --- | --: | --: | --: |\n{rows}\n\
         etcd had {memory} of memory with {measured} hosts. It is all members together that send: each host asks one of them. An agent asks every two seconds\n\
-        whether its watch lives, and renews a lease every ten.\n\n",
+        whether its watch lives, and renews a lease every ten. Beside what was measured, it looks after its status every {again} minutes and up to half as many more:\n\
+        {fleet} hosts do so {look_after} times in a second.\n\n",
+        again = shown(policy_source::SAY_AGAIN.as_secs_f64() / 60.0),
+        look_after = shown(FLEET / (1.25 * policy_source::SAY_AGAIN.as_secs_f64())),
         measured = shown(hosts),
         fleet = shown(FLEET),
         rows = rows.concat(),

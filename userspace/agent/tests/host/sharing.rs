@@ -32,16 +32,6 @@ const RATE: f64 = 1_000.0;
 /// Between two looks at whether requests are due.
 const STEP: Duration = Duration::from_millis(5);
 
-/// An agent's, but for the wait while etcd is away.
-const PACE: Pace = Pace {
-    answer: Duration::from_secs(3),
-    probe: Duration::from_secs(1),
-    silence: Duration::from_secs(3),
-    shortest_wait: Duration::from_millis(250),
-    longest_wait: Duration::from_secs(1),
-    outlives: Duration::from_secs(60),
-};
-
 /// A log that nobody reads: what passes says enough.
 struct Silent;
 
@@ -141,7 +131,7 @@ impl Host {
                 tls: None,
             },
             host: format!("h{number}"),
-            pace: PACE,
+            pace: Pace::default(),
             dial: dial_plainly(),
             limits: held.subscribe(),
             tell: {

@@ -32,6 +32,7 @@ pub const PACE: Pace = Pace {
     shortest_wait: Duration::from_millis(20),
     longest_wait: Duration::from_millis(200),
     outlives: Duration::from_millis(500),
+    say_again: Duration::from_secs(300),
 };
 
 pub fn settings(endpoints: &[String]) -> Settings {

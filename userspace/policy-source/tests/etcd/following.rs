@@ -1,13 +1,19 @@
 //! Hosts follow while members die, hang, lose their leader, are parted or are compacted.
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use nix::sys::signal::Signal;
 use policy_source::{Fleet, Pace, dial_plainly};
 use sandbox::{Etcd, Netns, run_in};
 use tokio::time;
 
-use super::common::{Host, PATIENCE, PROMPT, eventually, policy, push, runtime, settings};
+use super::common::{Host, PACE, PATIENCE, PROMPT, eventually, policy, push, runtime, settings};
 
 #[test]
 fn two_hundred_hosts_follow_a_thousand_rules_within_two_seconds() {
@@ -183,13 +189,101 @@ fn a_watch_that_was_lost_over_a_compaction_comes_back_to_what_is_there() {
     eventually("it is away", PATIENCE, || host.heard("unreachable") > 0);
     push(&runtime, &etcd, &[("a.toml", "2")]);
     let last = push(&runtime, &etcd, &[("a.toml", "3")]);
-    let said = etcd
-        .ctl(1, &["get", "/underpass/head", "-w", "json"])
-        .unwrap();
-    let revision = said.split("\"revision\":").nth(1).unwrap();
-    let revision: String = revision.chars().take_while(char::is_ascii_digit).collect();
-    etcd.ctl(1, &["compact", "--physical", &revision]).unwrap();
+    compact(&etcd, 1);
     assert!(host.has(&first), "the last good one stays meanwhile");
     etcd.restart(0).unwrap();
     eventually("it has the last", PATIENCE, || host.has(&last));
+}
+
+/// Has a member forget all that is not its latest state.
+fn compact(etcd: &Etcd<'_>, number: usize) {
+    let said = etcd.ctl(number, &["get", "/underpass/head", "-w", "json"]);
+    let said = said.unwrap();
+    let (_, revision) = said.split_once("\"revision\":").unwrap();
+    let revision: String = revision.chars().take_while(char::is_ascii_digit).collect();
+    let args = ["compact", "--physical", &revision];
+    etcd.ctl(number, &args).unwrap();
+}
+
+/// A relay to a member, which holds the first request to watch the rules until it is told to go on.
+struct Relay {
+    url: String,
+    held: mpsc::Receiver<()>,
+    go_on: mpsc::Sender<()>,
+}
+
+impl Relay {
+    fn start(to: &str) -> Self {
+        let to = to.strip_prefix("http://").unwrap().to_owned();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let ((holds, held), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel());
+        thread::spawn(move || {
+            let mut is_first = true;
+            for client in listener.incoming() {
+                let (client, member) = (client.unwrap(), TcpStream::connect(&to).unwrap());
+                let (mut answers, mut back) =
+                    (member.try_clone().unwrap(), client.try_clone().unwrap());
+                thread::spawn(move || io::copy(&mut answers, &mut back));
+                carry(client, member, || {
+                    if std::mem::take(&mut is_first) {
+                        holds.send(()).unwrap();
+                        goes_on.recv().unwrap();
+                    }
+                });
+            }
+        });
+        Self { url, held, go_on }
+    }
+}
+
+/// Carries requests of one connection to a member. `hold` is called before one that asks for the rules once more: they have been read, and are to be watched.
+fn carry(mut client: TcpStream, mut member: TcpStream, mut hold: impl FnMut()) {
+    const RULES: &[u8] = b"/underpass/rules/";
+    let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        let read = match client.read(&mut buffer) {
+            Ok(0) | Err(_) => break,
+            Ok(read) => buffer.get(..read).unwrap(),
+        };
+        seen.extend_from_slice(read);
+        let asked = seen.windows(RULES.len()).filter(|key| *key == RULES);
+        if asked.count() == 2 {
+            hold();
+        }
+        if member.write_all(read).is_err() {
+            break;
+        }
+    }
+    let _ = member.shutdown(Shutdown::Both);
+}
+
+#[test]
+fn a_watch_that_begins_after_a_compaction_is_begun_again() {
+    let etcd = Etcd::start(None, 1).unwrap();
+    let runtime = runtime();
+    let first = push(&runtime, &etcd, &[("a.toml", "1")]);
+    let endpoints = etcd.endpoints();
+    let relay = Relay::start(endpoints.first().unwrap());
+    // What the test does meanwhile takes as long as it takes.
+    let pace = Pace {
+        answer: PATIENCE,
+        ..PACE
+    };
+    let host = Host::at(
+        pace,
+        &runtime,
+        "h",
+        settings(std::slice::from_ref(&relay.url)),
+    );
+    relay.held.recv_timeout(PATIENCE).unwrap();
+    assert!(host.has(&first));
+    push(&runtime, &etcd, &[("a.toml", "2")]);
+    let last = push(&runtime, &etcd, &[("a.toml", "3")]);
+    compact(&etcd, 0);
+    relay.go_on.send(()).unwrap();
+    eventually("it has the last", PATIENCE, || host.has(&last));
+    // The member lives on, and so does the host's connection: what its watch should have told is gone.
+    assert_eq!(host.heard("compacted"), 1);
+    assert_eq!(host.heard("lost") + host.heard("late"), 0);
 }

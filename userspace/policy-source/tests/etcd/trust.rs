@@ -4,9 +4,13 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
-use policy_source::{Fleet, Login, MAX_FRAGMENT_BYTES, MAX_FRAGMENTS, Settings, dial_plainly};
+use policy_source::{
+    Fleet, Login, MAX_FRAGMENT_BYTES, MAX_FRAGMENTS, Pace, Settings, dial_plainly,
+};
 use sandbox::{Certificates, Etcd};
 use tls::Dialling;
 
@@ -240,8 +244,70 @@ fn two_live_agents_of_one_name_are_noticed_and_one_that_has_ended_is_not() {
     });
     let heard = second.heard("namesake");
     push(&runtime, &etcd, &[("a.toml", "better")]);
-    std::thread::sleep(3 * PACE.outlives);
+    thread::sleep(3 * PACE.outlives);
     assert_eq!(second.heard("namesake"), heard);
     assert_eq!(other.heard("namesake") + other.heard("alone"), 0);
     assert_eq!(second.heard("lost") + second.heard("late"), 0);
+}
+
+#[test]
+fn a_status_that_is_lost_while_its_agent_lives_is_there_again_and_is_written_only_then() {
+    let etcd = Etcd::start(None, 1).unwrap();
+    let runtime = runtime();
+    let good = push(&runtime, &etcd, &[("a.toml", "good")]);
+    let pace = Pace {
+        say_again: Duration::from_millis(200),
+        ..PACE
+    };
+    let host = Host::at(pace, &runtime, "h", settings(&etcd.endpoints()));
+    let key = "/underpass/status/h";
+    let ctl = |args: &[&str]| etcd.ctl(0, args).unwrap();
+    let is_there = || ctl(&["get", key]).contains(&good);
+    eventually("it has a status", PATIENCE, is_there);
+    thread::sleep(3 * pace.say_again);
+    let written = ctl(&["get", key, "--write-out", "fields"]);
+    thread::sleep(5 * pace.say_again);
+    let later = ctl(&["get", key, "--write-out", "fields"]);
+    let revision = |said: &str| -> Option<String> {
+        let line = said.lines().find(|line| line.contains("ModRevision"));
+        line.map(ToOwned::to_owned)
+    };
+    assert!(revision(&written).is_some());
+    assert_eq!(revision(&written), revision(&later));
+
+    ctl(&["del", "--prefix", "/underpass/status/"]);
+    eventually("it is there again", PATIENCE, is_there);
+
+    // A clone of the host has written it, lives on for a while, and ends.
+    let granted = ctl(&["lease", "grant", "60"]);
+    let lease = granted.split_whitespace().nth(1).unwrap();
+    ctl(&["put", key, "a clone's", "--lease", lease]);
+    eventually("it is the host's again", PATIENCE, is_there);
+    eventually("it has noticed the clone", PATIENCE, || {
+        host.heard("namesake") > 0
+    });
+    ctl(&["lease", "revoke", lease]);
+    assert!(is_there());
+    assert_eq!(host.heard("lost") + host.heard("late"), 0);
+}
+
+#[test]
+fn a_status_that_a_clone_has_taken_with_it_is_there_again_when_its_end_is_noticed() {
+    let etcd = Etcd::start(None, 1).unwrap();
+    let runtime = runtime();
+    let key = "/underpass/status/h";
+    let ctl = |args: &[&str]| etcd.ctl(0, args).unwrap();
+    let granted = ctl(&["lease", "grant", "60"]);
+    let lease = granted.split_whitespace().nth(1).unwrap();
+    let write = || ctl(&["put", key, "a clone's", "--lease", lease]);
+    write();
+    let good = push(&runtime, &etcd, &[("a.toml", "good")]);
+    // Whose next look at its status by itself is beyond this test.
+    let host = Host::new(&runtime, "h", settings(&etcd.endpoints()));
+    let is_there = || ctl(&["get", key]).contains(&good);
+    eventually("it has a status", PATIENCE, is_there);
+    write();
+    ctl(&["lease", "revoke", lease]);
+    eventually("it is there again", PATIENCE, is_there);
+    assert!(host.heard("alone again") > 0);
 }

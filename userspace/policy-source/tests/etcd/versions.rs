@@ -1,7 +1,11 @@
 //! Versions: each push is one, they are kept bounded, and can be gone back to.
 
+use std::time::Duration;
+
+use etcd_client::Client;
 use policy_source::{Failure, Fleet, KEPT_VERSIONS, dial_plainly};
 use sandbox::Etcd;
+use tokio::time;
 
 use super::common::{Host, PATIENCE, eventually, policy, push, runtime, settings};
 
@@ -115,5 +119,107 @@ fn versions_are_kept_bounded_and_can_be_pushed_again_but_not_at_the_same_time() 
         let mut numbers: Vec<_> = pushed.collect();
         numbers.dedup();
         assert_eq!(numbers.len() + raced, 2, "{numbers:?}, {raced} raced");
+    });
+}
+
+#[test]
+fn a_push_on_a_version_changes_nothing_when_that_is_not_what_is_there() {
+    let etcd = Etcd::start(None, 1).unwrap();
+    runtime().block_on(async {
+        let settings = settings(&etcd.endpoints());
+        let mut fleet = Fleet::connect(&settings, &dial_plainly()).await.unwrap();
+        let text = |n: u64| policy(&[("a.toml", &format!("# {n}"))]);
+        let first = fleet.push_on(Some(0), text(1), None, 0).await.unwrap();
+        assert_eq!(first.number, 1);
+        // Two have looked at version 1, and one is faster.
+        let mut other = Fleet::connect(&settings, &dial_plainly()).await.unwrap();
+        let faster = other.push_on(Some(1), text(2), None, 0).await.unwrap();
+        assert_eq!(faster.number, 2);
+        for on in [0, 1, 3] {
+            let refused = fleet.push_on(Some(on), text(3), None, 0).await;
+            let refused = refused.unwrap_err();
+            assert!(
+                matches!(refused, Failure::Superseded { latest: 2, on: was } if was == on),
+                "{refused}"
+            );
+            let said = refused.to_string();
+            assert!(
+                said.contains("`underpass policy diff`") && said.contains("`--on 2`"),
+                "{said}"
+            );
+        }
+        let wanted = fleet.wanted().await.unwrap().unwrap();
+        assert_eq!(wanted.digest(), text(2).digest());
+        fleet.push_on(Some(2), text(3), None, 0).await.unwrap();
+
+        // Past a push: whoever looks only at numbers would take it away.
+        for past in [
+            &["put", "/underpass/rules/b.toml", "#"][..],
+            &["del", "/underpass/rules/a.toml"],
+        ] {
+            let on = fleet.head().await.unwrap();
+            etcd.ctl(0, past).unwrap();
+            let refused = fleet.push_on(on, text(4), None, 0).await.unwrap_err();
+            assert!(matches!(refused, Failure::Unpushed), "{refused}");
+            // The last one wins.
+            fleet.push(text(4), None, 0).await.unwrap();
+        }
+        let on = fleet.head().await.unwrap();
+        fleet.push_on(on, text(5), None, 0).await.unwrap();
+    });
+}
+
+#[test]
+fn files_that_nobody_has_pushed_are_no_version() {
+    let etcd = Etcd::start(None, 1).unwrap();
+    etcd.ctl(0, &["put", "/underpass/rules/a.toml", "#"])
+        .unwrap();
+    runtime().block_on(async {
+        let settings = settings(&etcd.endpoints());
+        let mut fleet = Fleet::connect(&settings, &dial_plainly()).await.unwrap();
+        let mine = policy(&[("a.toml", "# mine")]);
+        let refused = fleet.push_on(Some(0), mine, None, 0).await.unwrap_err();
+        assert!(matches!(refused, Failure::Unpushed), "{refused}");
+    });
+}
+
+#[test]
+fn a_file_that_is_deleted_during_a_push_is_not_in_it_by_mistake() {
+    const ROUNDS: usize = 150;
+    const FILE: &str = "/underpass/rules/b.toml";
+    let etcd = Etcd::start(None, 1).unwrap();
+    runtime().block_on(async {
+        let settings = settings(&etcd.endpoints());
+        let mut fleet = Fleet::connect(&settings, &dial_plainly()).await.unwrap();
+        let mut client = Client::connect(etcd.endpoints(), None).await.unwrap();
+        let (mut raced, mut before, mut after) = (0, 0, 0);
+        for round in 0..ROUNDS {
+            let text = |n: usize| policy(&[("a.toml", &format!("# {n}")), ("b.toml", "same")]);
+            fleet.push(text(2 * round), None, 0).await.unwrap();
+            // At any time of a push that does not change the file.
+            let mut deleter = client.clone();
+            let deleting = async {
+                time::sleep(Duration::from_millis(fastrand::u64(..6))).await;
+                let deleted = deleter.delete(FILE, None).await.unwrap();
+                deleted.header().unwrap().revision()
+            };
+            let (pushed, deleted) =
+                tokio::join!(fleet.push(text(2 * round + 1), None, 0), deleting);
+            match pushed {
+                Err(Failure::Raced) => raced += 1,
+                Err(failure) => panic!("{failure}"),
+                Ok(_) => {
+                    let head = client.get("/underpass/head", None).await.unwrap();
+                    let pushed = head.kvs().first().unwrap().mod_revision();
+                    let is_there = client.get(FILE, None).await.unwrap().count() == 1;
+                    assert_eq!(is_there, deleted < pushed, "round {round}");
+                    match is_there {
+                        true => before += 1,
+                        false => after += 1,
+                    }
+                }
+            }
+        }
+        eprintln!("deleted before {before} pushes, during {raced}, after {after}");
     });
 }

@@ -38,8 +38,12 @@ pub enum PolicyAction {
         /// Files with rules, or folders of such files (`*.toml`)
         #[arg(value_name = "PATH", required = true)]
         paths: Vec<PathBuf>,
+        /// Push only if this version is still the latest, and its files are as they were pushed: the number that `diff` and `status` show. 0: only if nobody
+        /// has pushed yet. Without it, the last push wins
+        #[arg(long, value_name = "VERSION")]
+        on: Option<u64>,
     },
-    /// Show what `push` would change
+    /// Show what `push` would change, and in which version: its number is what `push --on` takes
     Diff {
         /// Files with rules, or folders of such files (`*.toml`)
         #[arg(value_name = "PATH", required = true)]
@@ -78,7 +82,7 @@ pub fn run(args: &PolicyArgs) -> anyhow::Result<ExitCode> {
         .build()?;
     runtime.block_on(async {
         match &args.action {
-            PolicyAction::Push { paths } => push(&args.config, paths).await,
+            PolicyAction::Push { paths, on } => push(&args.config, paths, *on).await,
             PolicyAction::Diff { paths } => diff(&args.config, paths).await,
             PolicyAction::Status { json, expect } => status(&args.config, *json, *expect).await,
             PolicyAction::Rollback { version } => rollback(&args.config, *version).await,
@@ -105,13 +109,13 @@ async fn connect(config: &Path) -> anyhow::Result<Fleet> {
     }
 }
 
-async fn push(config: &Path, paths: &[PathBuf]) -> anyhow::Result<ExitCode> {
+async fn push(config: &Path, paths: &[PathBuf], on: Option<u64>) -> anyhow::Result<ExitCode> {
     let fragments = read(paths)?;
     let rules = check(config, &fragments)?;
     let mut fleet = connect(config).await?;
     let before = fleet.wanted().await?.unwrap_or_default();
     let changes = difference::summary(&before, &fragments);
-    let version = fleet.push(fragments, None, now()).await?;
+    let version = fleet.push_on(on, fragments, None, now()).await?;
     say_pushed(&version, rules, &changes);
     Ok(ExitCode::SUCCESS)
 }
@@ -120,7 +124,9 @@ async fn diff(config: &Path, paths: &[PathBuf]) -> anyhow::Result<ExitCode> {
     let fragments = read(paths)?;
     check(config, &fragments)?;
     let mut fleet = connect(config).await?;
+    let latest = fleet.head().await?;
     let before = fleet.wanted().await?.unwrap_or_default();
+    say!("{}", made_on(latest, &before));
     match difference::lines(&before, &fragments) {
         lines if lines.is_empty() => say!("no difference"),
         lines => say_text!("{lines}"),
@@ -263,6 +269,18 @@ fn host_json(status: &Status, digest: &str) -> serde_json::Value {
         "agent": status.agent,
         "error": status.error,
     })
+}
+
+/// The version with which files are compared, in words.
+fn made_on(latest: Option<u64>, before: &Fragments) -> String {
+    match (before.version, latest) {
+        (Some(number), _) => format!("on version {number}"),
+        (None, Some(number)) => {
+            format!("on version {number}, whose files somebody has changed without a push")
+        }
+        (None, None) if before.files.is_empty() => "on version 0: nobody has pushed".to_owned(),
+        (None, None) => "on files that nobody has pushed".to_owned(),
+    }
 }
 
 fn say_pushed(version: &Version, rules: usize, changes: &str) {
