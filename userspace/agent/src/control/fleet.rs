@@ -254,6 +254,7 @@ impl Control {
 
     /// Notes what became of files that were offered, and says so. `began`: when they began to be looked at.
     fn conclude(&mut self, offered: &Fragments, tried: anyhow::Result<Tried>, began: Instant) {
+        self.end_wait();
         let digest = offered.digest();
         let before = self.from_fleet.good.clone();
         let (error, refused, kept) = match tried {

@@ -143,7 +143,7 @@ impl Control {
         unknown.map(ToString::to_string).collect()
     }
 
-    /// Ends the wait of the host's own files, which come into force now.
+    /// Ends the wait of files, which come into force now: others may wait for as long.
     pub(super) fn end_wait(&mut self) {
         if !self.waiting.has_offer {
             self.waiting.until = None;

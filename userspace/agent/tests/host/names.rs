@@ -222,7 +222,7 @@ fn an_object_stays_until_the_names_of_its_next_text_are_looked_up() {
         .wait_for_log("new names in rules are not looked up yet")
         .unwrap();
     eventually("it is in force", || !host.is_denied(2));
-    assert_eq!(state(&agent, "unknown"), 1.0);
+    eventually("it is told", || state(&agent, "unknown") == 1.0);
 }
 
 /// Nodes of a cluster at the same port of other addresses, as a database has them that tells of no ports.
