@@ -35,7 +35,7 @@ pub struct Meter {
 #[derive(Clone, Debug)]
 enum Of {
     Processes(Vec<u32>),
-    /// What each process that was seen is: one of the kernel's threads, or not.
+    /// Processes that were seen: each is one of the kernel's threads, or not.
     Kernel(BTreeMap<u32, bool>),
 }
 

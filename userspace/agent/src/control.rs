@@ -5,6 +5,7 @@ mod beside;
 mod fleet;
 mod marks;
 mod names;
+mod own;
 mod reload;
 mod slow;
 mod windows;
@@ -33,7 +34,7 @@ pub use self::names::wanted_names;
 use self::{
     fleet::{Choosing, FromFleet},
     names::Waiting,
-    reload::Failed,
+    own::Failed,
     windows::Windows,
 };
 use crate::{
@@ -127,7 +128,7 @@ pub struct Heard {
     pub offers: watch::Receiver<Option<Arc<Fragments>>>,
     /// The files of the fleet that are in force from the beginning: the last good ones, from the cache.
     pub cached: Arc<Fragments>,
-    /// These files as they were kept, where some of their rules are treated by their `fail`.
+    /// Files of the fleet as they were kept, where some of their rules are treated by their `fail`.
     pub as_kept: Option<Arc<Fragments>>,
     /// The metrics of the fleet's policy.
     pub fleet_metrics: FleetMetrics,

@@ -43,9 +43,9 @@ pub use keys::MAX_PREFIX_BYTES;
 pub use kubernetes::{
     API_SERVER, GROUP, Kind, KubernetesCounter, KubernetesFollower, KubernetesSettings,
     MAX_LINE_BYTES, MAX_NODES, MAX_PODS, OwnPod, PodFacts, Pods, PolicyFile, PolicyObject,
-    RulesTake, SAY_AGAIN, SERVICE_ACCOUNT, Shares, Text, VERSION, in_cluster,
+    RulesTake, SERVICE_ACCOUNT, Shares, Text, VERSION, in_cluster,
 };
-pub use pace::Pace;
+pub use pace::{Pace, SAY_AGAIN};
 pub use session::{Dial, MAX_MESSAGE_BYTES, dial_plainly};
 pub use settings::{ETCD, Login, MAX_ENDPOINTS, Settings};
 pub use sharing::{LONGEST_PERIOD, Sharer, Sharing};

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use crate::{SAY_AGAIN, STATUS_TTL};
+use crate::STATUS_TTL;
+
+/// The time after which an agent says the same again, in case that it was deleted; half as long is added by chance. Where it is as
+/// it was, the API server writes nothing; etcd is asked first.
+pub const SAY_AGAIN: Duration = Duration::from_secs(300);
 
 /// The times of an agent that follows. Tests have shorter ones.
 #[derive(Clone, Copy, Debug)]

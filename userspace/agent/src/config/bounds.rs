@@ -14,6 +14,12 @@ use crate::{
     containers::{Speaks, default_sockets},
 };
 
+/// `500ms`, `2s`, `1m`: see [`steps::duration`].
+pub(super) const DURATION: &str = "^[0-9]+(ms|s|m)$";
+
+/// `1%`, `0.5%`, and no more than 50%: see [`super::holdout`].
+pub(super) const PERCENT_OF_CONNECTIONS: &str = "^0*(50([.]0+)?|[1-4]?[0-9]([.][0-9]+)?)%$";
+
 /// Where the admin socket is unless the file says otherwise.
 pub const DEFAULT_ADMIN_SOCKET: &str = "/run/underpass/admin.sock";
 

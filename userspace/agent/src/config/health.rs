@@ -6,10 +6,9 @@ use serde::Deserialize;
 use steps::duration;
 use toml::Spanned;
 
-use super::bounds::{ESTABLISHED, MOST_IN_A_ROW, names};
+use super::bounds::{DURATION, ESTABLISHED, MOST_IN_A_ROW, names};
 use super::{
     error::Flaw,
-    raw::DURATION,
     value::{expected, one_of, whole, within},
 };
 use crate::backends::{HealthCheck, longest_timeout};

@@ -1,34 +1,13 @@
 //! `limit` of a rule: how many connections one client may have.
 
 use policy::{Action, ClientLimit, LimitPer, SessionConditions};
-use serde::Deserialize;
-use toml::Spanned;
 
 use super::{
-    bounds::{LIMITS_PER, MAX_LIMIT, names},
+    bounds::{LIMITS_PER, MAX_LIMIT},
     error::Flaw,
     raw::RawRule,
     value::{one_of, whole},
 };
-
-/// Bound on the connections that one client has by a rule at the same time. A further `connect()` is refused (EPERM; with
-/// `per = "address"` by a reset), whatever `fail` says. A socket counts from its `connect()` until it is closed, that of a
-/// client on another host while it is established.
-#[derive(Debug, Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(extend("examples" = [{"connections": 64, "per": "process"}]))]
-pub(super) struct RawLimit {
-    /// Connections, at most.
-    #[schemars(with = "i64", range(min = 1, max = MAX_LIMIT))]
-    pub connections: Spanned<i64>,
-    /// Kind of client that is counted. `uid`: all processes of a user; `process`: a process; `address`: an address of another
-    /// host, in a rule with `from`.
-    #[schemars(
-        with = "Option<String>",
-        extend("enum" = names(&LIMITS_PER), "default" = "uid")
-    )]
-    pub per: Option<Spanned<String>>,
-}
 
 /// Checks that the rule can have a limit: it is decided as the connection begins, by what is known then, and not refused
 /// anyway.

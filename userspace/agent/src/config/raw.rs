@@ -11,7 +11,7 @@ use toml::Spanned;
 
 pub(super) use self::{
     agent::{RawAgent, RawLog},
-    rule::{RawRule, spanned},
+    rule::{RawRule, RawTrigger, spanned},
 };
 use super::{
     bounds::{FAILS, names},
@@ -30,12 +30,6 @@ use super::{
 
 mod agent;
 mod rule;
-
-/// `500ms`, `2s`, `1m`: see [`steps::duration`].
-pub(super) const DURATION: &str = "^[0-9]+(ms|s|m)$";
-
-/// `1%`, `0.5%`, and no more than 50%: see [`super::holdout`].
-const PERCENT_OF_CONNECTIONS: &str = "^0*(50([.]0+)?|[1-4]?[0-9]([.][0-9]+)?)%$";
 
 /// A policy file of underpass: the agent's own settings, and ordered rules that say what happens to connections.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]

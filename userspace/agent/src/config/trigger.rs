@@ -3,30 +3,14 @@
 use std::time::Duration;
 
 use policy::{Action, RuleName};
-use serde::Deserialize;
 use toml::Spanned;
 
 use super::bounds::{LEAST_P99_MS, MOST_P99_MS};
-use super::{error::Flaw, raw::RawRule};
+use super::{
+    error::Flaw,
+    raw::{RawRule, RawTrigger},
+};
 use crate::{marks, triggers::Trigger};
-
-/// When a rule that observes has new connections enriched: while responses are slow, and for a while after.
-#[derive(Debug, Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(extend("examples" = [{"p99_ms": 50, "for": "30s"}]))]
-pub(super) struct RawTrigger {
-    /// 99th percentile of the latency, in milliseconds, above which new connections are enriched. It is taken over the
-    /// responses of a second, if there are 20 or more.
-    #[schemars(range(min = LEAST_P99_MS, max = MOST_P99_MS))]
-    pub p99_ms: f64,
-    /// How long new connections are enriched after the last slow second.
-    #[serde(rename = "for")]
-    #[schemars(
-        regex(pattern = "^[0-9]+[smhd]$"),
-        extend("title" = "duration", "x-min" = "1s", "x-max" = "7d")
-    )]
-    pub lasts: String,
-}
 
 /// Reads the triggers of the rules that have one.
 pub(super) fn of(rules: &[Spanned<RawRule>]) -> Result<Vec<(RuleName, Trigger)>, Flaw> {

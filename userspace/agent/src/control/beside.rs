@@ -2,16 +2,8 @@
 
 use policy_source::Fragments;
 
-use super::Control;
+use super::{Control, own::Own};
 use crate::config::Sources;
-
-/// The host's own files.
-pub(super) struct Own {
-    /// As they are. None: they cannot be read.
-    pub(super) read: Option<Sources>,
-    /// Those beside which the fleet's are tried first.
-    pub(super) beside: Sources,
-}
 
 impl Control {
     /// Tries files of the fleet that are one policy.

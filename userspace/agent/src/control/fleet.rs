@@ -10,7 +10,7 @@ use tokio::{
     time::{self, Instant},
 };
 
-use super::{Control, beside::Own};
+use super::{Control, own::Own};
 use crate::{
     config::{Sources, Store},
     fleet::{BESIDE, Choice, Halves, Refusal, Refusals, choose, for_status, look_again_after},
@@ -29,7 +29,7 @@ const MAX_INSTALLS: usize = 64;
 pub(super) struct FromFleet {
     /// The files in force.
     pub(super) good: Arc<Fragments>,
-    /// Those of the beginning, of which rules are treated by their `fail`, and as they were kept.
+    /// Files of the beginning, of which rules are treated by their `fail`, and as they were kept.
     treated: Option<(Arc<Fragments>, Arc<Fragments>)>,
     /// When what is offered is looked at, at the earliest.
     next_look: Instant,

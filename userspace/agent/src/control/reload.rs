@@ -7,27 +7,8 @@ use telemetry::{NOT_RELOADED, RELOADED};
 use tls::TlsRules;
 use tokio::time::Instant;
 
-use super::Control;
-use crate::{
-    config::{Config, ConfigError, InForce, Sources},
-    fleet,
-};
-
-/// A refusal of the host's files.
-#[derive(Clone)]
-pub(super) struct Failed {
-    /// The reason that was told.
-    why: String,
-    /// When they are tried again though they are the same: what they name on the host may be there by then.
-    again: Instant,
-}
-
-impl Failed {
-    fn with(why: String) -> Self {
-        let again = Instant::now() + fleet::look_again_after();
-        Self { why, again }
-    }
-}
+use super::{Control, own::Failed};
+use crate::config::{Config, ConfigError, InForce, Sources};
 
 impl Control {
     pub(super) fn look_at_file(&mut self) {

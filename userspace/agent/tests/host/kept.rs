@@ -94,7 +94,7 @@ fn rules_of_which_something_is_away_at_the_start_are_treated_by_their_fail() {
     drop::<[TcpListener; 4]>(databases);
 }
 
-/// Of the host's own rules they are the operator's, who is told at once.
+/// An operator is told at once of his own rules.
 #[test]
 fn a_rule_of_the_hosts_own_of_which_something_is_away_keeps_the_agent_from_starting() {
     let hosts = Hosts::new();

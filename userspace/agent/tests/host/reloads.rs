@@ -112,7 +112,7 @@ fn a_hangup_without_a_change_is_silent() {
     eventually("it is refused", || counted() == [1.0, 2.0]);
 }
 
-/// What a file names on the host may come later, and the file itself may be out of reach for a while: nobody has to ask.
+/// Folders that a file names may come later, and the file itself may be out of reach for a while: nobody has to ask.
 #[test]
 fn a_refused_file_is_tried_again_and_told_once() {
     let host = Reloads::new();

@@ -30,10 +30,6 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// The longest time by which what an agent says is put off, by chance: the agents of 1,000 nodes say then 500 things a second.
 const SPREAD: Duration = Duration::from_secs(2);
 
-/// The time after which an agent says the same again, in case that it was deleted; half as long is added by chance. Where it is as
-/// it was, the API server writes nothing.
-pub const SAY_AGAIN: Duration = Duration::from_secs(300);
-
 /// Up to so many policies of a kind are read; beyond, the last names of the namespace that has the most are not kept.
 const MOST_READ: usize = 2 * MAX_OBJECTS;
 
@@ -188,7 +184,6 @@ impl KubernetesFollower {
             &reads,
             verdicts,
             self.pace,
-            SAY_AGAIN,
         );
         // The connection has answered pings for as long as it is there.
         let alive = async {
@@ -232,9 +227,8 @@ async fn acknowledge(
     reads: &watch::Sender<Read>,
     verdicts: &mut watch::Receiver<Option<Verdict>>,
     pace: Pace,
-    say_again: Duration,
 ) -> Infallible {
-    let next = || time::Instant::now() + say_again.mul_f64(1.0 + fastrand::f64() / 2.0);
+    let next = || time::Instant::now() + pace.again();
     let (mut last, mut again) = (None, next());
     loop {
         match time::timeout_at(again, verdicts.changed()).await {

@@ -25,7 +25,7 @@ mod status;
 
 pub use collection::MAX_LINE_BYTES;
 pub use count::{KubernetesCounter, MAX_NODES};
-pub use follow::{KubernetesFollower, SAY_AGAIN};
+pub use follow::KubernetesFollower;
 pub use objects::{GROUP, Kind, PolicyFile, PolicyObject, Text, VERSION};
 pub use pods::{MAX_PODS, PodFacts, Pods};
 pub use settings::{API_SERVER, KubernetesSettings, OwnPod, SERVICE_ACCOUNT, in_cluster};

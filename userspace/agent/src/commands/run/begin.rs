@@ -20,7 +20,7 @@ pub(super) struct Beginning {
     pub(super) config: Config,
     /// The fleet's files among the sources.
     pub(super) cached: Arc<Fragments>,
-    /// These files as they were kept, where some of their rules are treated by their `fail`.
+    /// Files of the fleet as they were kept, where some of their rules are treated by their `fail`.
     pub(super) as_kept: Option<Arc<Fragments>>,
     /// Why the fleet's last policy, or a part of it, is not among them, though it should be.
     pub(super) why_not: Option<String>,

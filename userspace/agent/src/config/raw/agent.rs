@@ -6,12 +6,12 @@ use dataplane::{
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{DURATION, PERCENT_OF_CONNECTIONS};
 use crate::{
     config::{
         bounds::{
             self, DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, DEFAULT_SHARE,
-            MAX_ADMIN_HOSTS, MAX_FLOWS, MAX_WORKERS, SPLICES, USUAL_ADMIN, USUAL_METRICS, names,
+            DURATION, MAX_ADMIN_HOSTS, MAX_FLOWS, MAX_WORKERS, PERCENT_OF_CONNECTIONS, SPLICES,
+            USUAL_ADMIN, USUAL_METRICS, names,
         },
         value::MAX_SOCKET_PATH_BYTES,
     },

@@ -9,12 +9,9 @@ use policy::{
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::PERCENT_OF_CONNECTIONS;
 use crate::config::{
-    bounds::{self, FAILS, names},
-    limit::RawLimit,
+    bounds::{self, FAILS, PERCENT_OF_CONNECTIONS, names},
     schema,
-    trigger::RawTrigger,
     users::RawId,
 };
 
@@ -277,6 +274,43 @@ pub(in crate::config) struct RawRule {
     #[serde(default)]
     #[schemars(with = "Vec<schema::Step>", length(max = bounds::MAX_STEPS))]
     pub pipeline: Vec<Spanned<toml::Table>>,
+}
+
+/// Bound on the connections that one client has by a rule at the same time. A further `connect()` is refused (EPERM; with
+/// `per = "address"` by a reset), whatever `fail` says. A socket counts from its `connect()` until it is closed, that of a
+/// client on another host while it is established.
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"connections": 64, "per": "process"}]))]
+pub(in crate::config) struct RawLimit {
+    /// Connections, at most.
+    #[schemars(with = "i64", range(min = 1, max = bounds::MAX_LIMIT))]
+    pub connections: Spanned<i64>,
+    /// Kind of client that is counted. `uid`: all processes of a user; `process`: a process; `address`: an address of another
+    /// host, in a rule with `from`.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = names(&bounds::LIMITS_PER), "default" = "uid")
+    )]
+    pub per: Option<Spanned<String>>,
+}
+
+/// When a rule that observes has new connections enriched: while responses are slow, and for a while after.
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"p99_ms": 50, "for": "30s"}]))]
+pub(in crate::config) struct RawTrigger {
+    /// 99th percentile of the latency, in milliseconds, above which new connections are enriched. It is taken over the
+    /// responses of a second, if there are 20 or more.
+    #[schemars(range(min = bounds::LEAST_P99_MS, max = bounds::MOST_P99_MS))]
+    pub p99_ms: f64,
+    /// How long new connections are enriched after the last slow second.
+    #[serde(rename = "for")]
+    #[schemars(
+        regex(pattern = "^[0-9]+[smhd]$"),
+        extend("title" = "duration", "x-min" = "1s", "x-max" = "7d")
+    )]
+    pub lasts: String,
 }
 
 /// A value that is in no file.

@@ -77,18 +77,16 @@ fn verdict(revision: i64) -> Option<Verdict> {
 async fn says(
     stored: &Stored,
     verdicts: &watch::Sender<Option<Verdict>>,
-    say_again: Duration,
+    pace: Pace,
     looks: impl Future<Output = ()>,
 ) {
-    let (settings, pace) = (settings(), Pace::default());
+    let settings = settings();
     let ours = TokioIo::new(serve(stored.clone()));
     let session = Session::over(ours, &settings, &pace).await.unwrap();
     let reads = watch::Sender::new(Read::default());
     let mut heard = verdicts.subscribe();
     heard.mark_changed();
-    let says = acknowledge(
-        &session, &settings, "0", &reads, &mut heard, pace, say_again,
-    );
+    let says = acknowledge(&session, &settings, "0", &reads, &mut heard, pace);
     tokio::select! {
         never = says => match never {},
         () = looks => {}
@@ -105,7 +103,11 @@ async fn what_a_node_says_is_there_again_though_somebody_has_deleted_it_and_noth
         eventually("it says so again", || stored.lock().unwrap().0.is_some()).await;
         assert_eq!(stored.lock().unwrap().0, first);
     };
-    says(&stored, &verdicts, SAID_AGAIN, looks).await;
+    let pace = Pace {
+        say_again: SAID_AGAIN,
+        ..Pace::default()
+    };
+    says(&stored, &verdicts, pace, looks).await;
 }
 
 #[tokio::test]
@@ -119,5 +121,5 @@ async fn what_a_node_has_said_is_not_said_again_at_once() {
         time::sleep(SPREAD + Duration::from_millis(200)).await;
         assert_eq!(stored.lock().unwrap().1, 1);
     };
-    says(&stored, &verdicts, SAY_AGAIN, looks).await;
+    says(&stored, &verdicts, Pace::default(), looks).await;
 }
