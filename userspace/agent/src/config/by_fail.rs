@@ -9,9 +9,8 @@ use toml::{Table, Value};
 
 use super::sources::{CLOSES, OPENS};
 
-/// Keys that such a rule keeps: its conditions on what is known of a connection when it begins, and where and when it is there. The kernel goes by the
-/// same ones while the agent is away.
-const STAY: [&str; 18] = [
+/// Keys that such a rule keeps: by them it is met by the same connections as before, and by these alone.
+const STAY: [&str; 25] = [
     "name",
     "action",
     "mode",
@@ -30,7 +29,17 @@ const STAY: [&str; 18] = [
     "namespace",
     "service_account",
     "owner",
+    "user",
+    "keyspace",
+    "driver",
+    "driver_version",
+    "application",
+    "protocol",
+    "compression",
 ];
+
+/// Keys that one keeps which refuses nobody.
+const STAY_WHERE_NOBODY_IS_REFUSED: [&str; 2] = ["backends", "limit"];
 
 /// Returns files in which these rules refuse connections, or leave them alone, by their `fail`.
 ///
@@ -66,11 +75,6 @@ pub fn by_fail(files: &Fragments, rules: &HashMap<RuleName, Fail>) -> Result<Fra
 }
 
 fn treated(rule: &Table, fail: Fail) -> Table {
-    let stays = |key: &str| STAY.contains(&key);
-    let kept = rule.iter().filter(|(key, _)| stays(key));
-    let mut kept: Table = kept
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect();
     // One that observes has a pipeline for what its trigger enriches, and goes on to observe.
     let observes = rule.get("action").and_then(Value::as_str) == Some(Action::Observe.as_str());
     let action = match fail {
@@ -78,6 +82,16 @@ fn treated(rule: &Table, fail: Fail) -> Table {
         Fail::Open => Action::Bypass,
         Fail::Closed => Action::Deny,
     };
+    let stays = |key: &str, value: &Value| {
+        STAY.contains(&key)
+            || action != Action::Deny && STAY_WHERE_NOBODY_IS_REFUSED.contains(&key)
+            // Whether the client encrypts; and no certificate.
+            || key == "tls" && value.is_bool()
+    };
+    let kept = rule.iter().filter(|(key, value)| stays(key, value));
+    let mut kept: Table = kept
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
     kept.insert("action".into(), action.as_str().into());
     if action == Action::Deny {
         kept.insert("fail".into(), Fail::Closed.as_str().into());
@@ -90,7 +104,32 @@ mod tests {
     use policy_source::Fragment;
 
     use super::*;
-    use crate::config::{Config, Sources};
+    use crate::config::{Config, Sources, schema};
+
+    /// Keys of a rule that such a one does not keep.
+    const GO: [&str; 10] = [
+        "fail",
+        "holdout",
+        "path",
+        "pipeline",
+        "remember",
+        "sample",
+        "shortcut",
+        "tls",
+        "trigger",
+        "upstream_tls",
+    ];
+
+    #[test]
+    fn each_key_of_a_rule_stays_or_goes() {
+        let schema = schema();
+        let rule = schema.pointer("/properties/rule/items/properties").unwrap();
+        let mut keys: Vec<&str> = rule.as_object().unwrap().keys().map(|key| &**key).collect();
+        let mut known = [&STAY[..], &STAY_WHERE_NOBODY_IS_REFUSED, &GO].concat();
+        keys.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(keys, known);
+    }
 
     const FILE: &str = r#"
 [[rule]]
@@ -153,8 +192,9 @@ pipeline = [{ transform = "count" }]
         assert_eq!(actions, meant);
         for (old, new) in before.policy.rules.iter().zip(&after.rules) {
             assert_eq!((&old.name, &old.to), (&new.name, &new.to));
+            assert_eq!(old.limit, new.limit);
+            assert_eq!(format!("{:?}", old.session), format!("{:?}", new.session));
         }
-        assert!(!after.rules.iter().any(policy::Rule::is_session));
         assert_eq!(by_fail(&files, &HashMap::new()), Ok(files));
     }
 }
