@@ -221,7 +221,7 @@ fn a_browser_shows_what_is_asked_and_by_which_rules() {
             ("Denied", &["Nothing was refused in the agent"]),
             ("Marks", &["process=nobody", "running and later"]),
             ("Backends", &["No rule has backends."]),
-            ("Health", &["policy files that were refused"]),
+            ("Health", &["policy files that are refused"]),
             ("Statements", &[select]),
         ] {
             browser.evaluate(&opens(tab));

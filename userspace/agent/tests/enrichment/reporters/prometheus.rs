@@ -49,16 +49,24 @@ impl Prometheus {
             process: process.unwrap_or_else(|e| panic!("no prometheus ({e}): cargo xtask setup")),
             at,
         };
-        eventually("Prometheus is ready", || TcpStream::connect(at).is_ok());
+        // It listens before it answers.
+        let is_ready = |answer: String| answer.starts_with("HTTP/1.0 200");
+        eventually("Prometheus is ready", || {
+            prometheus.answer("/-/ready").is_ok_and(is_ready)
+        });
         prometheus
     }
 
-    fn get(&self, path: &str) -> Value {
-        let mut stream = TcpStream::connect(self.at).unwrap();
-        let request = format!("GET {path} HTTP/1.0\r\n\r\n");
-        stream.write_all(request.as_bytes()).unwrap();
+    fn answer(&self, path: &str) -> io::Result<String> {
+        let mut stream = TcpStream::connect(self.at)?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let answer = self.answer(path).unwrap();
         let (_, body) = answer.split_once("\r\n\r\n").unwrap();
         serde_json::from_str(body).unwrap_or_else(|e| panic!("{path}: {e}: {answer}"))
     }
