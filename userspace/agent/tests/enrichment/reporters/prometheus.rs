@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    io,
     net::{SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
