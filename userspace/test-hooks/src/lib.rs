@@ -57,6 +57,8 @@ pub struct TestHooks {
     pub strict_calls: bool,
     /// `dies_at`: step of a take-over at which this agent kills itself, as a crash would.
     pub dies_at: Option<String>,
+    /// `told_at`: step of a take-over at which this agent tells itself to stop, as SIGTERM would.
+    pub told_at: Option<String>,
     /// `panics_at`: text at which the reader of a flow panics.
     pub panics_at: Option<String>,
     /// `tap_looks_panic`: so many times the reader of tapped flows panics when it has read all and looks after them.
@@ -95,6 +97,7 @@ static NONE: TestHooks = TestHooks {
     any_journal: false,
     strict_calls: false,
     dies_at: None,
+    told_at: None,
     panics_at: None,
     tap_looks_panic: 0,
     try_again: None,
@@ -172,6 +175,7 @@ impl TestHooks {
             }
             "any_journal" => self.any_journal = value.parse().ok()?,
             "dies_at" => self.dies_at = Some(value.to_owned()),
+            "told_at" => self.told_at = Some(value.to_owned()),
             "panics_at" => self.panics_at = Some(value.to_owned()),
             "tap_looks_panic" => self.tap_looks_panic = value.parse().ok()?,
             "try_again_ms" => self.try_again = Some(Duration::from_millis(value.parse().ok()?)),
@@ -205,7 +209,8 @@ mod tests {
         let text = "entries=1,connects=2,ring_bytes=3,upper_layer_port=4,host_pages=0,\
                     without=splice_sender+shortcut,version=other,recall_ms=10,keeper_log=/tmp/log,\
                     keeper_late_ms=20,shortcut_stays_ms=30,any_journal=true,strict_calls=true,\
-                    dies_at=taken,panics_at=TRUNCATE,tap_looks_panic=3,try_again_ms=40,resolv_conf=/tmp/resolv";
+                    dies_at=taken,told_at=gave,panics_at=TRUNCATE,tap_looks_panic=3,try_again_ms=40,\
+                    resolv_conf=/tmp/resolv";
         let hooks = TestHooks::parse(text);
         assert_eq!(
             hooks,
@@ -224,6 +229,7 @@ mod tests {
                 any_journal: true,
                 strict_calls: true,
                 dies_at: Some("taken".into()),
+                told_at: Some("gave".into()),
                 panics_at: Some("TRUNCATE".into()),
                 tap_looks_panic: 3,
                 try_again: Some(Duration::from_millis(40)),

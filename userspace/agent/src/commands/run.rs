@@ -130,7 +130,7 @@ async fn serve(
     let (mut early, config) = Early::make(&mut beginning, max_flows, is_first).await?;
     let terms = before.as_mut().map(|before| before.before(&early.options));
     let attached = attach(&config, &mut early, terms.transpose()?)?;
-    upgrade::dies_at("attached");
+    upgrade::reached("attached");
     let dataplane = early.attached.clone();
     let assembled = Serving::assemble(file, config, beginning, log, doors, early, attached, before);
     let begun = match assembled {
@@ -401,12 +401,16 @@ impl Serving {
     async fn take_over(&mut self, mut before: Predecessor) -> anyhow::Result<()> {
         self.control.carry_on(before.marks())?;
         self.admin.backends.carry_on(before.orders());
-        before.may_go().await?;
+        tokio::select! {
+            biased;
+            signal = self.signals.stops.wait() => bail!("{signal} has come before it has taken over"),
+            goes = before.may_go() => goes?,
+        }
         with(&self.attached, Dataplane::take_over)?;
-        upgrade::dies_at("taken");
+        upgrade::reached("taken");
         // From here on this agent goes on, whatever becomes of the other one.
         let first = before.tell_taken().await;
-        upgrade::dies_at("handed");
+        upgrade::reached("handed");
         for file in &self.offered.files {
             file.store(false, Relaxed);
         }

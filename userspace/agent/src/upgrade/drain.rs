@@ -12,8 +12,8 @@ use tokio::{
 
 use super::{
     calls::{CALLED, Calls},
-    dies_at,
     protocol::{Link, Message},
+    reached,
     successor::Taken,
 };
 
@@ -140,7 +140,7 @@ async fn hand_all(
         tokio::select! {
             () = time::sleep_until(next) => {}
             Some(flow) = handed.recv(), if given.is_none() => {
-                dies_at("hands");
+                reached("hands");
                 *given = Some(Given::new(flow));
             }
             sent = Given::send(given.as_ref(), link) => {
@@ -150,7 +150,7 @@ async fn hand_all(
                 if let Some(given) = given {
                     given.note_sent();
                 }
-                dies_at("handed_one");
+                reached("handed_one");
             }
             heard = link.receive() => match heard {
                 Ok(Some((Message::End, _))) => return Ended::So(DrainEnd::Told),

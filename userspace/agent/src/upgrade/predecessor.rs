@@ -24,8 +24,8 @@ use tokio::{
 };
 
 use super::{
-    dies_at,
     protocol::{FORMAT, Link, Listener, Message, Welcome, socket_of},
+    reached,
 };
 use crate::{
     backends::Order,
@@ -342,7 +342,7 @@ impl Predecessor {
             }
             Err(_) => Err(NotTaken::NotNow("it has too few descriptors".into())),
         };
-        dies_at("takes");
+        reached("takes");
         let declined = |why, for_now| (Message::Declined { why, for_now }, None);
         let (answer, go) = match taken {
             Ok(go) => (Message::Took, Some(go)),
@@ -365,7 +365,7 @@ impl Predecessor {
         if let Some(go) = go.filter(|_| is_its_own) {
             let _ = go.send(());
         }
-        dies_at("took");
+        reached("took");
     }
 
     /// Whether the process has died, now or in a moment.
@@ -398,7 +398,8 @@ async fn hear(link: &Link) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
     heard?.context("the agent that runs has ended, or goes on without this one: its log says why")
 }
 
-fn is_nobody(error: &io::Error) -> bool {
+/// Whether an error of connecting says that nobody listens.
+pub fn is_nobody(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotFound};
     matches!(error.kind(), NotFound | ConnectionRefused)
 }
