@@ -13,7 +13,7 @@
 //!                               ◀── Welcome  the lock, the listeners of control and admin sockets, the marks
 //! loads, opens listeners, attaches  Ready ▶  has it died? then all stays
 //!                                   ◀── Go
-//! has the connect hooks' links run its own programs: new connections are its own
+//! has the connect hooks' links run its own programs: new connections are its own, and taken at once
 //!                                 Taken ──▶  gives up pins, policy, sockets
 //!                                ◀── Drains  flows that are left; again and again, until there are none
 //!                                  ◀── Flow  one that is read, with its sockets
@@ -48,6 +48,7 @@ pub(crate) fn reached(step: &str) {
     for (at, signal, what) in [
         (&hooks.dies_at, Signal::SIGKILL, "killed"),
         (&hooks.told_at, Signal::SIGTERM, "told to stop"),
+        (&hooks.hangs_at, Signal::SIGSTOP, "hangs"),
     ] {
         if at.as_deref() == Some(step) {
             tracing::warn!(step, "{what}, for a test");

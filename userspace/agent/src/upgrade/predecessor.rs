@@ -179,6 +179,14 @@ impl Predecessor {
         self.link.clone()
     }
 
+    /// The view of that agent as long as it has not said what it still has.
+    pub fn draining(&self) -> Draining {
+        Draining {
+            pid: self.welcome.pid,
+            ..Draining::default()
+        }
+    }
+
     /// The marks that hold at that agent.
     pub fn marks(&self) -> &[Wanted] {
         &self.marks
@@ -246,10 +254,7 @@ impl Predecessor {
             Ok((Message::Drains { flows, stay }, _)) => Draining { pid, flows, stay },
             other => {
                 tracing::warn!(pid, ?other, "the agent before does not say that it drains");
-                Draining {
-                    pid,
-                    ..Draining::default()
-                }
+                self.draining()
             }
         }
     }

@@ -75,6 +75,7 @@ impl Serving {
     /// `leads`: the process that is taking over.
     async fn until_one_ends(self, leads: &watch::Sender<Option<u32>>) -> anyhow::Result<Ending> {
         let Self {
+            ready: begun,
             signals,
             listeners,
             admin_hosts,
@@ -83,7 +84,7 @@ impl Serving {
             log,
             admin,
             desk,
-            control,
+            mut control,
             owner,
             choice,
             containers,
@@ -105,6 +106,7 @@ impl Serving {
             speaks,
             link,
             draining,
+            has_left,
             hands: _hands,
             handed,
             ..
@@ -174,6 +176,25 @@ impl Serving {
         };
         let mut carrying = pin!(carrying);
         let (tended, drains) = (attached.clone(), draining.subscribe());
+        let takes_over = link.is_some();
+        let [mut of_policies, mut of_others] = [has_left.subscribe(), has_left.subscribe()];
+        // Until the agent before has left edge and sockets, nobody else can take over, and no other policy comes into force; but
+        // connections are taken.
+        let in_force_here = async move {
+            let _ = of_policies.wait_for(|has_left| *has_left).await;
+            begun.say();
+            if takes_over {
+                control.carry_on_alone().await;
+            }
+            tokio::select! {
+                ended = edge::tend(edge, choice) => failed(ended, "looking after the edge"),
+                () = control.run(hangups) => Err(anyhow::anyhow!("reloading ended")),
+            }
+        };
+        let succeeded = async {
+            let _ = of_others.wait_for(|has_left| *has_left).await;
+            successor.wait(&control_path).await
+        };
         // These another agent has, once it has taken over.
         let serving = async move {
             let _speaks = speaks;
@@ -183,7 +204,7 @@ impl Serving {
                 }
                 ended = marks::serve(&mut control_socket, desk) => failed(ended, "the control socket"),
                 () = owner.run() => Err(anyhow::anyhow!("checking backends ended")),
-                ended = edge::tend(edge, choice) => failed(ended, "looking after the edge"),
+                ended = in_force_here => ended,
                 ended = named => failed(ended, "serving containers"),
                 ended = callers => failed(ended, "serving namespaces"),
                 never = incoming::tend(tended) => match never {},
@@ -194,7 +215,6 @@ impl Serving {
                 () = names.run(dial_names, wanted_names) => {
                     Err(anyhow::anyhow!("following names ended"))
                 }
-                () = control.run(hangups) => Err(anyhow::anyhow!("reloading ended")),
             }
         };
         let taken = {
@@ -208,7 +228,7 @@ impl Serving {
                 }
                 ended = &mut carrying => return ended,
                 ended = &mut serving => return ended,
-                taken = successor.wait(&control_path) => taken,
+                taken = succeeded => taken,
             }
         };
         leads.send_replace(None);

@@ -4,7 +4,7 @@ use super::{DRAINED, Host, is_anybody_of, log_in, underpass};
 use crate::common::*;
 
 /// An agent with this hook, from which another one may take over.
-fn hooked(host: &Host, hook: &str, body: impl FnOnce(sandbox::Agent<'_>)) {
+pub(super) fn hooked(host: &Host, hook: &str, body: impl FnOnce(sandbox::Agent<'_>)) {
     let folder = tempfile::tempdir().unwrap();
     let binary = folder.path().join("underpass");
     let switch = format!("UNDERPASS_TEST_HOOKS=strict_calls=true,{hook}");
