@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use super::{
-    protocol::{FORMAT, Link, Listener, Message, Welcome, socket_of},
+    protocol::{FLOW, FORMAT, Link, Listener, Message, Welcome, socket_of},
     reached,
 };
 use crate::{
@@ -107,11 +107,12 @@ impl Predecessor {
             Err(error) if is_nobody(&error) => return Ok(None),
             Err(error) => return Err(error).context("the agent that runs cannot be asked"),
         };
+        let hooks = test_hooks::get();
         let hello = Message::Hello {
-            format: FORMAT,
+            format: hooks.upgrade_format.unwrap_or(FORMAT),
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
-            takes: FLOW_FORMAT,
+            takes: hooks.flow_format.unwrap_or(FLOW_FORMAT),
         };
         link.send(&(hello, Vec::new()))
             .await
@@ -290,6 +291,19 @@ impl Predecessor {
                 Ok(Some((Message::Inherit(inherited), _))) => proxy::inherit(&shared, inherited),
                 Ok(Some((Message::Flow(flow), descriptors))) => {
                     self.take(flow, descriptors, &hands).await;
+                }
+                // That agent waits until it is answered.
+                Ok(Some((Message::Unknown(kind), _))) if kind == FLOW => {
+                    tracing::warn!(
+                        "the agent before hands a flow over that cannot be understood: it keeps its flows"
+                    );
+                    break;
+                }
+                Ok(Some((Message::Unknown(kind), _))) => {
+                    tracing::debug!(
+                        kind,
+                        "the agent before says what this version does not know"
+                    );
                 }
                 Ok(Some((other, _))) => {
                     tracing::warn!(?other, "the agent before says what it is not to say");
