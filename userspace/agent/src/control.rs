@@ -328,13 +328,27 @@ impl Control {
         }
     }
 
-    /// Opens the edge as the file says, once it is no other agent's.
-    ///
-    /// # Errors
-    /// An interface cannot be guarded.
-    pub fn open_edge(&mut self) -> anyhow::Result<()> {
+    /// Opens the edge as the file says, and has running connections read, where that was another agent's until now. Both take long where
+    /// there are many interfaces or connections, and connections are taken meanwhile.
+    pub async fn carry_on_alone(&mut self) {
         let policy = self.told.policy.borrow().clone();
-        self.edge.apply(&self.config.xdp, &policy)
+        let (mut edge, xdp) = (self.edge.clone(), self.config.xdp.clone());
+        let (dataplane, shared) = (self.dataplane.clone(), self.shared.clone());
+        let adopts = self.config.adopt;
+        let opened = tokio::task::spawn_blocking(move || {
+            let opened = edge.apply(&xdp, &policy);
+            if adopts {
+                adopt_beside(&shared, &dataplane, &policy);
+            }
+            opened.map(|()| edge)
+        });
+        let opened = opened.await.map_err(anyhow::Error::from);
+        match opened.and_then(|opened| opened) {
+            Ok(edge) => self.edge = edge,
+            Err(error) => {
+                tracing::error!("the edge stays as the agent before has left it: {error:#}");
+            }
+        }
     }
 
     fn install(&mut self, policy: &Policy, old: &Policy) -> anyhow::Result<()> {
@@ -363,6 +377,25 @@ impl Control {
         }
         self.numbers = ids;
         Ok(())
+    }
+}
+
+/// Has running connections read as [`observed::adopt`] does. The data plane waits only while the kernel looks at sockets, and not
+/// while their processes are looked for: the policy has to stay in force meanwhile.
+fn adopt_beside(shared: &ProxyContext, dataplane: &Mutex<Option<Dataplane>>, policy: &Policy) {
+    let lock = || dataplane.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(scope) = lock().as_ref().map(Dataplane::scope) else {
+        return;
+    };
+    let survey = scope.survey(policy);
+    let adopted = survey.map(|survey| Some(lock().as_mut()?.adopt_surveyed(survey)));
+    match adopted {
+        Ok(Some(Ok(running))) => shared.tap.note_running(&running),
+        Ok(Some(Err(error))) | Err(error) => {
+            tracing::warn!("running connections cannot be read: {error}");
+        }
+        // The agent stops.
+        Ok(None) => {}
     }
 }
 

@@ -45,6 +45,7 @@ pub fn taken(interfaces: &[Interface], policy: &Policy) -> BTreeSet<SocketAddr> 
 pub type SharedEdge = Arc<Mutex<Option<Edge>>>;
 
 /// The part of the file that the edge needs besides the policy.
+#[derive(Clone)]
 pub struct EdgeControl {
     edge: SharedEdge,
     pins: PathBuf,

@@ -46,9 +46,14 @@ const ADOPTED_WITHIN: Duration = Duration::from_secs(2);
 /// The interval at which that is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// Whether a service manager has started the agent.
+pub fn is_there() -> bool {
+    env::var_os("NOTIFY_SOCKET").is_some()
+}
+
 /// Says that another process is the service from now on, once it is a child of the service manager.
 pub async fn follows(pid: u32) {
-    if env::var_os("NOTIFY_SOCKET").is_none() {
+    if !is_there() {
         return;
     }
     let first = parent_of(pid);
@@ -72,7 +77,7 @@ fn parent_of(pid: u32) -> Option<u32> {
 /// Says for ever that the main thread is alive, and how much the agent has to do. The main thread owns the policy, the
 /// admin interface and the checks of backends.
 pub async fn tend(shared: &ProxyContext, before: watch::Receiver<Option<Draining>>) -> Infallible {
-    if env::var_os("NOTIFY_SOCKET").is_none() {
+    if !is_there() {
         return std::future::pending().await;
     }
     let patience = sd_notify::watchdog_enabled();

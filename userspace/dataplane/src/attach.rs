@@ -370,12 +370,24 @@ impl Dataplane {
     /// # Errors
     /// The connections cannot be listed, or the kernel does not take the program. Nothing has happened to any of them.
     pub fn adopt(&mut self, policy: &Policy) -> Result<Adopted, AttachError> {
-        let scope = Scope {
+        let survey = self.scope().survey(policy)?;
+        self.adopt_surveyed(survey)
+    }
+
+    /// The connections that [`Self::adopt`] looks at, for somebody who looks without the data plane.
+    pub fn scope(&self) -> Scope {
+        Scope {
             cgroup: self.cgroup.clone(),
             generation: self.tables.generation(),
             is_incoming: self.is_incoming,
-        };
-        let mut survey = Survey::take(policy, &scope).map_err(AttachError::Connections)?;
+        }
+    }
+
+    /// Has running connections read that were found, if the policy is in force still by which they were.
+    ///
+    /// # Errors
+    /// As [`Self::adopt`].
+    pub fn adopt_surveyed(&mut self, mut survey: Survey) -> Result<Adopted, AttachError> {
         if !self.meter_hooks.are_attached() {
             // Said and counted where they could not be attached.
             survey.wanted.clear();

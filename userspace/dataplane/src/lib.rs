@@ -142,7 +142,7 @@ pub use policy;
 pub use probe_result::ProbeResult;
 pub use quota::{Holder, Quota};
 pub use remembered::{NotRemembered, Opener, Remembered};
-pub use running::{Adopted, Around, NotAdopted, OpenedHere};
+pub use running::{Adopted, Around, NotAdopted, OpenedHere, Scope, Survey};
 pub use splice::position::{FlowPosition, FramePosition, Redirected, UNKNOWN_POSITION, framing};
 pub use splice::refusal::SpliceRefusal;
 pub use splice::{

@@ -359,6 +359,20 @@ mod tests {
         }
     }
 
+    /// A flow with all of its fields, as [`FLOW_FORMAT`] has it. Change it only together with that number: an agent that reads a flow of
+    /// another format by this one's fields goes on with it in a wrong way.
+    const SEALED: &str = include_str!("read_on/flow.json");
+
+    #[test]
+    fn a_flow_is_that_of_its_format() {
+        assert_eq!(FLOW_FORMAT, 1);
+        let line = SEALED.trim_end();
+        assert!(!line.contains("null"), "each field is there");
+        let flow = serde_json::from_str::<SealedFlow>(line).unwrap().open();
+        let again = flow.unwrap().sealed().unwrap();
+        assert_eq!(serde_json::to_string(&again).unwrap(), line);
+    }
+
     #[test]
     fn another_format_is_not_read_and_too_long_a_flow_not_written() {
         let nothing = || ReadOn::unread(Err(NoPosition::Handshake));

@@ -506,7 +506,8 @@ fn launch(
                 .push(line);
         }
     });
-    match wait(log, " ready ", START_LIMIT) {
+    let is_told = |line: &str| line.contains("detached: flows");
+    match wait_unless(log, " ready ", START_LIMIT, is_told) {
         Ok(line) => {
             let admin = line
                 .split("admin=")
@@ -526,6 +527,16 @@ fn launch(
 }
 
 fn wait(log: &Mutex<Vec<String>>, text: &str, limit: Duration) -> anyhow::Result<String> {
+    wait_unless(log, text, limit, |_| false)
+}
+
+/// Waits for a line with this text, unless one says that it will not come.
+fn wait_unless(
+    log: &Mutex<Vec<String>>,
+    text: &str,
+    limit: Duration,
+    is_over: impl Fn(&str) -> bool,
+) -> anyhow::Result<String> {
     let deadline = Instant::now() + limit;
     loop {
         let lines = log.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -533,8 +544,9 @@ fn wait(log: &Mutex<Vec<String>>, text: &str, limit: Duration) -> anyhow::Result
             return Ok(line.clone());
         }
         // One line that says why is all that a failed start leaves; a test hook says that it kills.
-        let has_ended =
-            |l: &String| l.starts_with("underpass: ") || l.contains("killed, for a test");
+        let has_ended = |l: &String| {
+            l.starts_with("underpass: ") || l.contains("killed, for a test") || is_over(l)
+        };
         if Instant::now() > deadline || lines.iter().any(has_ended) {
             bail!("it did not log {text:?}; it said:\n{}", lines.join("\n"));
         }

@@ -57,6 +57,14 @@ pub struct TestHooks {
     pub strict_calls: bool,
     /// `dies_at`: step of a take-over at which this agent kills itself, as a crash would.
     pub dies_at: Option<String>,
+    /// `told_at`: step of a take-over at which this agent tells itself to stop, as SIGTERM would.
+    pub told_at: Option<String>,
+    /// `hangs_at`: step of a take-over at which this agent stops until SIGCONT, as one that hangs.
+    pub hangs_at: Option<String>,
+    /// `upgrade_format`: format of the messages that an agent which takes over says that it speaks.
+    pub upgrade_format: Option<u32>,
+    /// `flow_format`: format of the flows that it says that it takes.
+    pub flow_format: Option<u32>,
     /// `panics_at`: text at which the reader of a flow panics.
     pub panics_at: Option<String>,
     /// `tap_looks_panic`: so many times the reader of tapped flows panics when it has read all and looks after them.
@@ -95,6 +103,10 @@ static NONE: TestHooks = TestHooks {
     any_journal: false,
     strict_calls: false,
     dies_at: None,
+    told_at: None,
+    hangs_at: None,
+    upgrade_format: None,
+    flow_format: None,
     panics_at: None,
     tap_looks_panic: 0,
     try_again: None,
@@ -172,6 +184,10 @@ impl TestHooks {
             }
             "any_journal" => self.any_journal = value.parse().ok()?,
             "dies_at" => self.dies_at = Some(value.to_owned()),
+            "told_at" => self.told_at = Some(value.to_owned()),
+            "hangs_at" => self.hangs_at = Some(value.to_owned()),
+            "upgrade_format" => self.upgrade_format = Some(value.parse().ok()?),
+            "flow_format" => self.flow_format = Some(value.parse().ok()?),
             "panics_at" => self.panics_at = Some(value.to_owned()),
             "tap_looks_panic" => self.tap_looks_panic = value.parse().ok()?,
             "try_again_ms" => self.try_again = Some(Duration::from_millis(value.parse().ok()?)),
@@ -205,7 +221,8 @@ mod tests {
         let text = "entries=1,connects=2,ring_bytes=3,upper_layer_port=4,host_pages=0,\
                     without=splice_sender+shortcut,version=other,recall_ms=10,keeper_log=/tmp/log,\
                     keeper_late_ms=20,shortcut_stays_ms=30,any_journal=true,strict_calls=true,\
-                    dies_at=taken,panics_at=TRUNCATE,tap_looks_panic=3,try_again_ms=40,resolv_conf=/tmp/resolv";
+                    dies_at=taken,told_at=gave,hangs_at=went,upgrade_format=5,flow_format=6,\
+                    panics_at=TRUNCATE,tap_looks_panic=3,try_again_ms=40,resolv_conf=/tmp/resolv";
         let hooks = TestHooks::parse(text);
         assert_eq!(
             hooks,
@@ -224,6 +241,10 @@ mod tests {
                 any_journal: true,
                 strict_calls: true,
                 dies_at: Some("taken".into()),
+                told_at: Some("gave".into()),
+                hangs_at: Some("went".into()),
+                upgrade_format: Some(5),
+                flow_format: Some(6),
                 panics_at: Some("TRUNCATE".into()),
                 tap_looks_panic: 3,
                 try_again: Some(Duration::from_millis(40)),

@@ -130,7 +130,7 @@ async fn serve(
     let (mut early, config) = Early::make(&mut beginning, max_flows, is_first).await?;
     let terms = before.as_mut().map(|before| before.before(&early.options));
     let attached = attach(&config, &mut early, terms.transpose()?)?;
-    upgrade::dies_at("attached");
+    upgrade::reached("attached");
     let dataplane = early.attached.clone();
     let assembled = Serving::assemble(file, config, beginning, log, doors, early, attached, before);
     let begun = match assembled {
@@ -149,6 +149,19 @@ struct Ready {
     shown: String,
     rules: usize,
     workers: usize,
+}
+
+impl Ready {
+    fn say(&self) {
+        let Self {
+            cgroup,
+            shown,
+            rules,
+            workers,
+        } = self;
+        tracing::info!(cgroup = %cgroup.display(), admin = %shown, rules, workers, "ready");
+        service_manager::ready();
+    }
 }
 
 /// The tasks of a running agent, before they run.
@@ -181,13 +194,14 @@ struct Serving {
     offered: Offered,
     in_force: watch::Receiver<Arc<InForce>>,
     pins: PathBuf,
-    adopts: bool,
     /// While it is held, the fleet hears of this agent.
     speaks: watch::Sender<()>,
     before: Option<Predecessor>,
     /// The connection to that agent, for one that is told to stop.
     link: Option<Arc<Link>>,
     draining: watch::Sender<Option<Draining>>,
+    /// Whether the agent before has left edge, files and connections that are read from copies to this one.
+    has_left: watch::Sender<bool>,
     /// The way to the proxy for flows of the agent before, and its other end.
     hands: mpsc::Sender<Handed>,
     handed: mpsc::Receiver<Handed>,
@@ -208,6 +222,7 @@ impl Serving {
         let offered = doors.offered()?;
         let (speaks, until) = watch::channel(());
         let draining = watch::Sender::new(None);
+        let has_left = watch::Sender::new(before.is_none());
         // One is answered before the next one comes.
         let (hands, handed) = mpsc::channel(1);
         let file_policy = beginning.config.policy.clone();
@@ -298,7 +313,7 @@ impl Serving {
         };
         let shown = doors.admin.shown();
         let rules = file_policy.rules.len();
-        let (pins, adopts) = (config.pins.clone(), config.adopt);
+        let pins = config.pins.clone();
         let (workers, busy_poll, splicing) = (config.workers, config.busy_poll, config.splice);
         let (control_path, admin_hosts) = (config.control.clone(), config.admin_hosts.clone());
         let heard = Heard {
@@ -372,56 +387,50 @@ impl Serving {
             offered,
             in_force: heard_by_flows.in_force,
             pins,
-            adopts,
             speaks,
             link: before.as_ref().map(Predecessor::link),
             before,
             draining,
+            has_left,
             hands,
             handed,
         })
     }
 
-    /// Takes over from the agent that runs, if there is one, and says that this one is ready.
+    /// Takes over from the agent that runs, if there is one.
     async fn begin(mut self) -> anyhow::Result<Self> {
         if let Some(before) = self.before.take() {
             self.take_over(before).await?;
         }
-        let Ready {
-            cgroup,
-            shown,
-            rules,
-            workers,
-        } = &self.ready;
-        tracing::info!(cgroup = %cgroup.display(), admin = %shown, rules, workers, "ready");
-        service_manager::ready();
         Ok(self)
     }
 
     async fn take_over(&mut self, mut before: Predecessor) -> anyhow::Result<()> {
         self.control.carry_on(before.marks())?;
         self.admin.backends.carry_on(before.orders());
-        before.may_go().await?;
+        tokio::select! {
+            biased;
+            signal = self.signals.stops.wait() => bail!("{signal} has come before it has taken over"),
+            goes = before.may_go() => goes?,
+        }
         with(&self.attached, Dataplane::take_over)?;
-        upgrade::dies_at("taken");
-        // From here on this agent goes on, whatever becomes of the other one.
-        let first = before.tell_taken().await;
-        upgrade::dies_at("handed");
-        for file in &self.offered.files {
-            file.store(false, Relaxed);
-        }
-        if let Err(error) = self.control.open_edge() {
-            tracing::error!("the edge stays as the agent before has left it: {error:#}");
-        }
-        if self.adopts {
-            with(&self.attached, |dataplane| {
-                observed::adopt(&self.shared, dataplane, &self.shared.policy.borrow());
-                Ok(())
-            })?;
-        }
+        upgrade::reached("taken");
+        // From here on this agent goes on, whatever becomes of the other one; and takes connections, though that one may hang.
         let (draining, attached) = (self.draining.clone(), self.attached.clone());
         let (hands, shared) = (self.hands.clone(), self.shared.clone());
-        tokio::spawn(before.follow(first, draining, hands, attached, shared));
+        let (files, has_left) = (self.offered.files.clone(), self.has_left.clone());
+        draining.send_replace(Some(before.draining()));
+        tokio::spawn(async move {
+            let first = before.tell_taken().await;
+            upgrade::reached("handed");
+            for file in &files {
+                file.store(false, Relaxed);
+            }
+            has_left.send_replace(true);
+            before
+                .follow(first, draining, hands, attached, shared)
+                .await
+        });
         Ok(())
     }
 }

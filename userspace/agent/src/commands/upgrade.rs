@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::geteuid,
@@ -26,7 +26,7 @@ use tokio::{runtime, time};
 use super::whereabouts::{Control, ControlArg};
 use crate::{
     config::DEFAULT_FILE,
-    upgrade::{Link, Message, State, socket_of},
+    upgrade::{Link, Message, State, is_nobody, socket_of},
 };
 
 /// The time that the agent that runs has for an answer. While another one takes over it answers nobody.
@@ -34,6 +34,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The time that the other agent has: what the one that runs gives it, and a little for its end.
 const LIMIT: Duration = Duration::from_secs(70);
+
+/// The time within which the agent that runs answers again once the other one has ended: it may wait for that, and undo what was
+/// done.
+const UNDONE_WITHIN: Duration = Duration::from_secs(15);
 
 /// The interval at which it is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -205,9 +209,7 @@ fn wait(other: &mut Child, ask: impl Fn() -> anyhow::Result<State>) -> anyhow::R
     while Instant::now() < deadline {
         let state = ask();
         if let Some(status) = other.try_wait()? {
-            let why = ask().ok().and_then(|state| state.failed);
-            let why = why.unwrap_or_else(|| format!("{status}, see its log"));
-            bail!("the other agent does not take over, and the one that runs goes on: {why}");
+            return Err(failure(&format!("{status}, see its log"), ask));
         }
         if let Ok(state) = state
             && state.pid == other.id()
@@ -218,10 +220,36 @@ fn wait(other: &mut Child, ask: impl Fn() -> anyhow::Result<State>) -> anyhow::R
     }
     other.kill()?;
     other.wait()?;
-    bail!(
-        "the other agent did not take over within {} s and was ended: the one that runs goes on",
-        LIMIT.as_secs()
-    )
+    let late = format!("it was ended after {} s", LIMIT.as_secs());
+    Err(failure(&late, ask))
+}
+
+/// The error where the other agent has ended, for this reason unless an agent knows a better one. Says who goes on.
+fn failure(why: &str, ask: impl Fn() -> anyhow::Result<State>) -> anyhow::Error {
+    let deadline = Instant::now() + UNDONE_WITHIN;
+    let answer = loop {
+        match ask() {
+            Ok(state) => break Ok(state),
+            Err(error) if Instant::now() >= deadline || says_nobody(&error) => break Err(error),
+            Err(_) => thread::sleep(LOOK_EVERY),
+        }
+    };
+    match answer {
+        Ok(state) => {
+            let why = state.failed.as_deref().unwrap_or(why);
+            anyhow!("the other agent does not take over, and the one that runs goes on: {why}")
+        }
+        Err(error) if says_nobody(&error) => anyhow!(
+            "the other agent does not take over, and the one that ran has ended, too: start one by `underpass run` ({why})"
+        ),
+        Err(error) => anyhow!(
+            "the other agent does not take over ({why}), and the one that runs does not answer ({error:#}): look at its log"
+        ),
+    }
+}
+
+fn says_nobody(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(is_nobody)
 }
 
 /// The process of the agent that runs.

@@ -1,7 +1,12 @@
 //! The time in which an agent keeps its flows, after another one has taken over, and hands them over where that can be: they are
 //! called ([`Calls`]), and come one by one.
 
-use std::{collections::BTreeMap, io, os::fd::OwnedFd, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    os::fd::OwnedFd,
+    time::Duration,
+};
 
 use flow::{Handing, Path};
 use proxy::{FLOW_FORMAT, Handed, Inherited, NotTaken, ProxyContext, keeper::Keeper};
@@ -12,15 +17,15 @@ use tokio::{
 
 use super::{
     calls::{CALLED, Calls},
-    dies_at,
     protocol::{Link, Message},
+    reached,
     successor::Taken,
 };
 
 /// The interval at which the other agent is told of the flows that are left.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
-/// The time that the other agent has for what it is given.
+/// The time that the other agent has for a flow that it is given, and at the end for what is not of one flow.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// The time that an agent drains at least: a connection whose SYN was on its way is there by then, also if it was sent again.
@@ -86,16 +91,28 @@ async fn hand_all(
 ) -> Ended {
     let (link, begun) = (&to.link, Instant::now());
     let mut hands = (to.takes == FLOW_FORMAT).then_some(hands);
+    let mut untold = match &hands {
+        Some(_) => messages(proxy::bequeath(shared).into_iter().flatten()),
+        None => VecDeque::new(),
+    };
     let mut calls = Calls::default();
     let mut next = Instant::now();
+    // That it drains is the first that the other agent hears.
+    let (mut has_begun, mut has_complained) = (false, false);
     loop {
+        if untold.is_empty()
+            && let Some(hands) = hands.take()
+        {
+            // Nobody else sets it.
+            drop(shared.handing.set(hands));
+            next = Instant::now();
+        }
         if next <= Instant::now() {
             let left = Left::of(shared);
             if left.flows == 0 && begun.elapsed() >= SHORTEST {
-                if shared.handing.get().is_some() {
-                    // Whoever does not hear it has died, or hangs.
-                    let _ = tell(link, proxy::give_back(shared)).await;
-                }
+                untold.extend(messages(proxy::give_back(shared)));
+                // Whoever does not hear it has died, or hangs.
+                let _ = time::timeout(ANSWER_LIMIT, tell(link, &untold)).await;
                 return Ended::So(DrainEnd::Drained);
             }
             if Instant::now() >= until {
@@ -109,23 +126,12 @@ async fn hand_all(
             if let Ok(Err(_)) = told {
                 return Ended::Alone;
             }
-            if let Some(hands) = hands.take() {
-                let [spent, statements] = proxy::bequeath(shared);
-                match tell(link, spent).await {
-                    Ok(()) => {
-                        if !tells_statements(link, statements).await {
-                            return Ended::Alone;
-                        }
-                        // Nobody else sets it.
-                        drop(shared.handing.set(hands));
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                        tracing::warn!(
-                            "the agent that has taken over does not listen: flows stay here"
-                        );
-                    }
-                    Err(_) => return Ended::Alone,
-                }
+            has_begun |= told.is_ok();
+            if hands.is_some() && begun.elapsed() >= ANSWER_LIMIT && !has_complained {
+                has_complained = true;
+                tracing::warn!(
+                    "the agent that has taken over does not listen: flows stay here until it does"
+                );
             }
             if given.as_ref().is_some_and(Given::hangs) {
                 calls.let_go(shared.flows.all());
@@ -140,8 +146,14 @@ async fn hand_all(
         tokio::select! {
             () = time::sleep_until(next) => {}
             Some(flow) = handed.recv(), if given.is_none() => {
-                dies_at("hands");
+                reached("hands");
                 *given = Some(Given::new(flow));
+            }
+            sent = tell_next(link, &untold), if has_begun => {
+                if sent.is_err() {
+                    return Ended::Alone;
+                }
+                untold.pop_front();
             }
             sent = Given::send(given.as_ref(), link) => {
                 if sent.is_err() {
@@ -150,7 +162,7 @@ async fn hand_all(
                 if let Some(given) = given {
                     given.note_sent();
                 }
-                dies_at("handed_one");
+                reached("handed_one");
             }
             heard = link.receive() => match heard {
                 Ok(Some((Message::End, _))) => return Ended::So(DrainEnd::Told),
@@ -241,27 +253,25 @@ impl Given {
     }
 }
 
-/// Tells of prepared statements. Steps that do not know one have it prepared again, so as many as can be told in time are
-/// enough. Whether the other agent is there still.
-async fn tells_statements(link: &Link, statements: Vec<Vec<Inherited>>) -> bool {
-    match tell(link, statements).await {
-        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-            tracing::info!("the agent that has taken over is not told of all prepared statements");
-            true
-        }
-        told => told.is_ok(),
+/// Messages that have the other agent go on with what is not of one flow.
+fn messages(parts: impl IntoIterator<Item = Vec<Inherited>>) -> VecDeque<(Message, Vec<OwnedFd>)> {
+    let told = |part| (Message::Inherit(part), Vec::new());
+    parts.into_iter().map(told).collect()
+}
+
+/// Sends the first of these messages, if there is one. If the future is dropped before that, nothing has been sent.
+async fn tell_next(link: &Link, messages: &VecDeque<(Message, Vec<OwnedFd>)>) -> io::Result<()> {
+    match messages.front() {
+        Some(message) => link.send(message).await,
+        None => std::future::pending().await,
     }
 }
 
-/// Has the other agent go on with what is not of one flow, within [`ANSWER_LIMIT`].
-async fn tell(link: &Link, parts: Vec<Vec<Inherited>>) -> io::Result<()> {
-    let told = async {
-        for part in parts {
-            link.send(&(Message::Inherit(part), Vec::new())).await?;
-        }
-        Ok(())
-    };
-    time::timeout(ANSWER_LIMIT, told).await?
+async fn tell(link: &Link, messages: &VecDeque<(Message, Vec<OwnedFd>)>) -> io::Result<()> {
+    for message in messages {
+        link.send(message).await?;
+    }
+    Ok(())
 }
 
 /// Waits until no flow is left, which nobody else takes.

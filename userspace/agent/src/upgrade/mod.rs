@@ -13,7 +13,7 @@
 //!                               ◀── Welcome  the lock, the listeners of control and admin sockets, the marks
 //! loads, opens listeners, attaches  Ready ▶  has it died? then all stays
 //!                                   ◀── Go
-//! has the connect hooks' links run its own programs: new connections are its own
+//! has the connect hooks' links run its own programs: new connections are its own, and taken at once
 //!                                 Taken ──▶  gives up pins, policy, sockets
 //!                                ◀── Drains  flows that are left; again and again, until there are none
 //!                                  ◀── Flow  one that is read, with its sockets
@@ -21,7 +21,9 @@
 //! ```
 //!
 //! **Invariant**: at each moment the connect hooks send connections to one agent, which is there. Whichever process dies, the
-//! other one has them: until `Taken` the old one, which takes them back; from then on the new one.
+//! other one has them: until `Taken` the old one, which takes them back; from then on the new one. Whichever is told to stop leaves them
+//! to the other one likewise: the old one stops when it is known whether the new one has taken over, and the new one does not take
+//! over. But a stop of a service manager's process is one of the service: both stop.
 
 mod calls;
 mod drain;
@@ -31,17 +33,26 @@ mod predecessor;
 mod protocol;
 mod successor;
 
+use nix::sys::signal::{Signal, raise};
+
 pub use self::{
     drain::{DrainEnd, drain},
-    predecessor::{Draining, Given, Predecessor, tell_failure},
+    predecessor::{Draining, Given, Predecessor, is_nobody, tell_failure},
     protocol::{Link, Listener, Message, State, socket_of},
     successor::{Offered, Successor, Taken},
 };
 
-/// Kills this process at a step of a take-over, where a test wants it so.
-pub(crate) fn dies_at(step: &str) {
-    if test_hooks::get().dies_at.as_deref() == Some(step) {
-        tracing::warn!(step, "killed, for a test");
-        let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+/// Sends this process a signal at a step of a take-over, where a test wants it so.
+pub(crate) fn reached(step: &str) {
+    let hooks = test_hooks::get();
+    for (at, signal, what) in [
+        (&hooks.dies_at, Signal::SIGKILL, "killed"),
+        (&hooks.told_at, Signal::SIGTERM, "told to stop"),
+        (&hooks.hangs_at, Signal::SIGSTOP, "hangs"),
+    ] {
+        if at.as_deref() == Some(step) {
+            tracing::warn!(step, "{what}, for a test");
+            let _ = raise(signal);
+        }
     }
 }

@@ -24,8 +24,8 @@ use tokio::{
 };
 
 use super::{
-    dies_at,
-    protocol::{FORMAT, Link, Listener, Message, Welcome, socket_of},
+    protocol::{FLOW, FORMAT, Link, Listener, Message, Welcome, socket_of},
+    reached,
 };
 use crate::{
     backends::Order,
@@ -107,11 +107,12 @@ impl Predecessor {
             Err(error) if is_nobody(&error) => return Ok(None),
             Err(error) => return Err(error).context("the agent that runs cannot be asked"),
         };
+        let hooks = test_hooks::get();
         let hello = Message::Hello {
-            format: FORMAT,
+            format: hooks.upgrade_format.unwrap_or(FORMAT),
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
-            takes: FLOW_FORMAT,
+            takes: hooks.flow_format.unwrap_or(FLOW_FORMAT),
         };
         link.send(&(hello, Vec::new()))
             .await
@@ -177,6 +178,14 @@ impl Predecessor {
     /// The connection, to tell it of a failure.
     pub fn link(&self) -> Arc<Link> {
         self.link.clone()
+    }
+
+    /// The view of that agent as long as it has not said what it still has.
+    pub fn draining(&self) -> Draining {
+        Draining {
+            pid: self.welcome.pid,
+            ..Draining::default()
+        }
     }
 
     /// The marks that hold at that agent.
@@ -246,10 +255,7 @@ impl Predecessor {
             Ok((Message::Drains { flows, stay }, _)) => Draining { pid, flows, stay },
             other => {
                 tracing::warn!(pid, ?other, "the agent before does not say that it drains");
-                Draining {
-                    pid,
-                    ..Draining::default()
-                }
+                self.draining()
             }
         }
     }
@@ -285,6 +291,19 @@ impl Predecessor {
                 Ok(Some((Message::Inherit(inherited), _))) => proxy::inherit(&shared, inherited),
                 Ok(Some((Message::Flow(flow), descriptors))) => {
                     self.take(flow, descriptors, &hands).await;
+                }
+                // That agent waits until it is answered.
+                Ok(Some((Message::Unknown(kind), _))) if kind == FLOW => {
+                    tracing::warn!(
+                        "the agent before hands a flow over that cannot be understood: it keeps its flows"
+                    );
+                    break;
+                }
+                Ok(Some((Message::Unknown(kind), _))) => {
+                    tracing::debug!(
+                        kind,
+                        "the agent before says what this version does not know"
+                    );
                 }
                 Ok(Some((other, _))) => {
                     tracing::warn!(?other, "the agent before says what it is not to say");
@@ -342,7 +361,7 @@ impl Predecessor {
             }
             Err(_) => Err(NotTaken::NotNow("it has too few descriptors".into())),
         };
-        dies_at("takes");
+        reached("takes");
         let declined = |why, for_now| (Message::Declined { why, for_now }, None);
         let (answer, go) = match taken {
             Ok(go) => (Message::Took, Some(go)),
@@ -365,7 +384,7 @@ impl Predecessor {
         if let Some(go) = go.filter(|_| is_its_own) {
             let _ = go.send(());
         }
-        dies_at("took");
+        reached("took");
     }
 
     /// Whether the process has died, now or in a moment.
@@ -398,7 +417,8 @@ async fn hear(link: &Link) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
     heard?.context("the agent that runs has ended, or goes on without this one: its log says why")
 }
 
-fn is_nobody(error: &io::Error) -> bool {
+/// Whether an error of connecting says that nobody listens.
+pub fn is_nobody(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotFound};
     matches!(error.kind(), NotFound | ConnectionRefused)
 }

@@ -1,7 +1,7 @@
 //! Messages between an agent that runs and one that takes over.
 //!
-//! Messages are JSON objects; fields that the other side does not know are passed over, so that either side may be the newer
-//! one.
+//! Messages are JSON objects; messages, fields and things to go on with that the other side does not know are passed over, so that
+//! either side may be the newer one.
 
 use std::{
     collections::BTreeMap,
@@ -11,12 +11,16 @@ use std::{
 };
 
 use proxy::{Inherited, SealedFlow};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde_json::Value;
 
 use crate::backends::Order;
 
 /// The format of the messages. Another one is another protocol, and refused.
 pub(super) const FORMAT: u32 = 1;
+
+/// The kind of [`Message::Flow`].
+pub(super) const FLOW: &str = "flow";
 
 /// A message.
 #[derive(Debug, Serialize, Deserialize)]
@@ -70,7 +74,7 @@ pub enum Message {
         why: String,
     },
     /// To the other one: go on with this, which is not of one flow.
-    Inherit(Vec<Inherited>),
+    Inherit(#[serde(deserialize_with = "known")] Vec<Inherited>),
     /// To the other one: read this flow on. Descriptors: the client's connection, and the database's. The next flow comes when
     /// this one is answered.
     Flow(SealedFlow),
@@ -90,6 +94,27 @@ pub enum Message {
     Ask,
     /// The answer.
     State(State),
+    /// A message of this kind that cannot be understood: of another version, or damaged.
+    #[serde(untagged)]
+    Unknown(#[serde(deserialize_with = "kind")] String),
+}
+
+/// Those of the things to go on with that this version knows.
+fn known<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Inherited>, D::Error> {
+    let all = Vec::<Value>::deserialize(from)?.into_iter();
+    Ok(all
+        .filter_map(|one| serde_json::from_value(one).ok())
+        .collect())
+}
+
+/// The kind of a message, known or not.
+fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let kind = match Value::deserialize(from)? {
+        Value::String(kind) => Some(kind),
+        Value::Object(message) => message.into_iter().next().map(|(kind, _)| kind),
+        _ => None,
+    };
+    kind.ok_or_else(|| D::Error::custom("a message has a kind"))
 }
 
 /// The terms on which another agent takes over.
@@ -158,4 +183,54 @@ pub fn socket_of(control: &Path) -> PathBuf {
     let mut name = OsString::from(control);
     name.push(".upgrade");
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each message with all of its fields, as format 1 has it. A line may be added, and a field that others pass over; whatever else
+    /// changes here is another format: raise [`FORMAT`] with it.
+    const MESSAGES: &str = include_str!("messages.jsonl");
+
+    fn again(line: &str) -> String {
+        let message: Message = serde_json::from_str(line).unwrap();
+        assert!(!matches!(message, Message::Unknown(_)), "{line}");
+        serde_json::to_string(&message).unwrap()
+    }
+
+    #[test]
+    fn messages_are_those_of_their_format() {
+        assert_eq!(FORMAT, 1);
+        assert!(!MESSAGES.contains("null"), "each field is there");
+        for line in MESSAGES.lines() {
+            assert_eq!(again(line), line);
+        }
+    }
+
+    #[test]
+    fn unknown_messages_and_things_to_go_on_with_are_passed_over() {
+        for (line, known) in [
+            (r#"{"later":{"why":"x"}}"#, "later"),
+            (r#""later""#, "later"),
+            (r#"{"flow":{"format":1}}"#, FLOW),
+        ] {
+            let message: Message = serde_json::from_str(line).unwrap();
+            assert!(matches!(message, Message::Unknown(kind) if kind == known));
+        }
+        for none in ["5", "{}", "[]", "null", "?"] {
+            assert!(serde_json::from_str::<Message>(none).is_err(), "{none}");
+        }
+        let line = MESSAGES
+            .lines()
+            .find(|line| line.starts_with(r#"{"inherit""#));
+        let line = line.unwrap();
+        let newer = line.replace("[{\"Statement\"", "[\"New\",{\"Later\":{}},{\"Statement\"");
+        assert_ne!(newer, line);
+        assert_eq!(again(&newer), line);
+        // A field that is not known.
+        let newer = line.replace("\"debt\"", "\"later\":[1],\"debt\"");
+        assert_ne!(newer, line);
+        assert_eq!(again(&newer), line);
+    }
 }

@@ -18,11 +18,12 @@ use std::{
 use anyhow::{Context as _, anyhow, bail};
 use dataplane::NetnsAgents;
 use proxy::{ProxyContext, link};
-use tokio::{net::UnixListener, sync::watch, time};
+use tokio::{net::UnixListener, sync::watch, task, time};
 
 use super::{
-    Draining, dies_at,
+    Draining,
     protocol::{FORMAT, Link, Listener, Message, State, Welcome, socket_of},
+    reached,
 };
 use crate::{
     backends::Backends,
@@ -90,6 +91,8 @@ pub struct Successor {
     pub before: watch::Receiver<Option<Draining>>,
     /// The folder of this agent's pins.
     pub pins: PathBuf,
+    /// The process that is taking over, until it has, or has failed.
+    pub leads: watch::Sender<Option<u32>>,
     /// Why the last one could not take over.
     pub failed: Option<String>,
 }
@@ -155,6 +158,8 @@ impl Successor {
         loop {
             let (link, first) = socket.visitor().await;
             match first {
+                // An agent that stops is no answer to who goes on.
+                Message::Ask if !self.is_attached() => {}
                 Message::Ask => {
                     // A visitor that does not read is not waited for.
                     let _ = say(&link, Message::State(self.state())).await;
@@ -166,6 +171,7 @@ impl Successor {
                     takes,
                 } => {
                     tracing::info!(pid, version, "another agent is to take over");
+                    self.leads.send_replace(Some(pid));
                     match self.lead(&link, format).await {
                         Ok(still) => {
                             socket.is_left = true;
@@ -176,7 +182,12 @@ impl Successor {
                                 _still: still,
                             };
                         }
-                        Err(why) => self.note_failure(pid, &why),
+                        Err(why) => {
+                            self.note_failure(pid, &why);
+                            self.leads.send_replace(None);
+                            // A stop that has waited for this comes before the next visitor.
+                            task::yield_now().await;
+                        }
                     }
                 }
                 other => tracing::warn!(?other, "a visitor says what no agent says first"),
@@ -210,7 +221,7 @@ impl Successor {
                 .await
                 .context("it does not hear of the marks")?;
         }
-        dies_at("welcomed");
+        reached("welcomed");
         let led = self.until_taken(link).await;
         if led.is_err() {
             self.take_back(link).await;
@@ -227,12 +238,13 @@ impl Successor {
         link.send(&(Message::Go, Vec::new()))
             .await
             .context("it does not hear that it may go")?;
+        reached("went");
         // From here on connections may be its own: there is no way back while it lives.
         match link.receive().await {
             Ok(Some((Message::Taken, _))) => {}
             answer => return Err(unlike("taken", answer)),
         }
-        dies_at("told");
+        reached("told");
         for file in &self.offered.files {
             file.store(true, Relaxed);
         }
@@ -252,6 +264,11 @@ impl Successor {
         if let Some(Err(error)) = dataplane.as_mut().map(dataplane::Dataplane::take_back) {
             tracing::error!(%error, "cannot remove what an agent has left that was to take over");
         }
+    }
+
+    fn is_attached(&self) -> bool {
+        let dataplane = self.dataplane.lock();
+        dataplane.unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     fn note_failure(&mut self, pid: u32, why: &anyhow::Error) {

@@ -1,6 +1,8 @@
 //! An agent takes over from one that runs: nothing is refused and nothing is cut, also where one of the two dies.
 
+mod formats;
 mod handed;
+mod hangs;
 mod kills;
 mod not_now;
 mod orders;
@@ -456,12 +458,18 @@ fn the_command_starts_another_agent_as_the_one_that_runs_was_started() {
     assert!(!agent.pins().exists());
 }
 
-/// Whether an agent with this policy file runs that is no zombie.
-fn is_anybody_of(file: &Path) -> bool {
+/// The agents with this policy file that are no zombies.
+fn agents_of(file: &Path) -> Vec<Pid> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let file = file.to_str().unwrap().as_bytes();
-    processes.into_iter().any(|process| {
+    let processes = processes.filter(|process| {
         let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
         line.windows(file.len()).any(|part| part == file)
-    })
+    });
+    let pids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
+    pids.map(Pid::from_raw).collect()
+}
+
+fn is_anybody_of(file: &Path) -> bool {
+    !agents_of(file).is_empty()
 }

@@ -30,10 +30,10 @@ use crate::{
     maps::{self, MapsError},
     sys::{self, PodOf},
 };
-use policy::RuleName;
+use policy::{Policy, RuleName};
 
 pub use around::{Around, OpenedHere};
-pub(crate) use survey::{Scope, Survey};
+pub use survey::{Scope, Survey};
 
 const MAP: &str = "adoptions";
 const ADOPTS: &str = "adopt_connections";
@@ -99,6 +99,16 @@ impl Adopted {
     /// How many are read from now on.
     pub fn count(&self) -> u64 {
         self.by_rule.values().sum()
+    }
+}
+
+impl Scope {
+    /// Looks for the connections that `policy`, which is in force, has read. That takes long where there are many processes.
+    ///
+    /// # Errors
+    /// They cannot be listed.
+    pub fn survey(&self, policy: &Policy) -> Result<Survey, AttachError> {
+        Survey::take(policy, self).map_err(AttachError::Connections)
     }
 }
 

@@ -29,13 +29,13 @@ pub(super) const AGENTS: [&str; 2] = ["underpass", "underpass-keep"];
 
 /// The connections that are the agent's to read.
 #[derive(Clone, Debug)]
-pub(crate) struct Scope {
+pub struct Scope {
     /// The agent's cgroup, whose packets are read.
-    pub cgroup: PathBuf,
+    pub(crate) cgroup: PathBuf,
     /// The generation of the policy in the kernel.
-    pub generation: u8,
+    pub(crate) generation: u8,
     /// Whether connections that come from other hosts are steered, too.
-    pub is_incoming: bool,
+    pub(crate) is_incoming: bool,
 }
 
 /// A running connection that is to be read.
@@ -48,9 +48,9 @@ pub(crate) struct Wanted {
 
 /// The running connections of the calling thread's network namespace that a policy has read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Survey {
-    pub wanted: Vec<Wanted>,
-    pub not: BTreeMap<NotAdopted, u64>,
+pub struct Survey {
+    pub(crate) wanted: Vec<Wanted>,
+    pub(crate) not: BTreeMap<NotAdopted, u64>,
 }
 
 /// The verdict of the policy on a running connection.

@@ -54,9 +54,30 @@ pub(super) struct Doors {
 }
 
 pub(super) struct Signals {
-    pub(super) terminate: Signal,
-    pub(super) interrupt: Signal,
+    pub(super) stops: Stops,
     pub(super) hangups: Signal,
+}
+
+/// SIGTERM and SIGINT, and which of the two has come.
+pub(super) struct Stops {
+    terminate: Signal,
+    interrupt: Signal,
+    come: Option<&'static str>,
+}
+
+impl Stops {
+    /// Waits until one of them has come, now or before.
+    pub(super) async fn wait(&mut self) -> &'static str {
+        if let Some(come) = self.come {
+            return come;
+        }
+        let come = tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        };
+        self.come = Some(come);
+        come
+    }
 }
 
 impl Doors {
@@ -64,8 +85,11 @@ impl Doors {
     pub(super) async fn open(config: &Config, given: &mut Given) -> anyhow::Result<Self> {
         Ok(Self {
             signals: Signals {
-                terminate: signal(SignalKind::terminate())?,
-                interrupt: signal(SignalKind::interrupt())?,
+                stops: Stops {
+                    terminate: signal(SignalKind::terminate())?,
+                    interrupt: signal(SignalKind::interrupt())?,
+                    come: None,
+                },
                 hangups: signal(SignalKind::hangup())?,
             },
             admin: admin::Listeners::bind(config, given).await?,

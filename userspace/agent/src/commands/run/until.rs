@@ -1,21 +1,29 @@
 //! A running agent, until somebody says that it is enough, or another agent has taken over.
 
 use std::{
+    cell::Cell,
     pin::pin,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
 use dataplane::{Dataplane, Splicer};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use proxy::{
     ProxyContext,
     keeper::{ADOPTION_LIMIT, ADOPTION_LIMIT_OF_UPGRADES},
 };
-use tokio::{signal::unix::Signal, sync::mpsc, time};
+use tokio::{
+    sync::{mpsc, watch},
+    time,
+};
 
 use super::{
     Serving,
-    early::Taken,
+    early::{Stops, Taken},
     splicing::{keeper, splice},
     stop, stop_because, with,
 };
@@ -32,14 +40,21 @@ const FINISH: Duration = Duration::from_secs(2);
 /// And for its flows to say what was not answered.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
+/// An agent that is told to stop while another one takes over waits this long until that one has, or has failed: for longer
+/// than it has until it is ready, and to end. One that hangs behind that is left what it may have taken.
+const DECIDED_WITHIN: Duration = Duration::from_secs(70);
+
 impl Serving {
     /// Runs until somebody says that it is enough.
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let (shared, attached) = (self.shared.clone(), self.attached.clone());
         let ready = self.admin.ready.clone();
-        let ended = self.until_one_ends().await;
+        let leads = watch::Sender::new(None);
+        let ended = self.until_one_ends(&leads).await;
         ready.store(false, Relaxed);
         let ended = match ended {
+            // As if it had been killed: the agent that takes over goes on with what it finds.
+            ended if leads.borrow().is_some() => ended,
             Ok(ending) => stop(&attached).map(|()| ending),
             Err(error) => Err(stop_because(error, &attached)),
         };
@@ -57,8 +72,10 @@ impl Serving {
         Ok(())
     }
 
-    async fn until_one_ends(self) -> anyhow::Result<Ending> {
+    /// `leads`: the process that is taking over.
+    async fn until_one_ends(self, leads: &watch::Sender<Option<u32>>) -> anyhow::Result<Ending> {
         let Self {
+            ready: begun,
             signals,
             listeners,
             admin_hosts,
@@ -67,7 +84,7 @@ impl Serving {
             log,
             admin,
             desk,
-            control,
+            mut control,
             owner,
             choice,
             containers,
@@ -89,6 +106,7 @@ impl Serving {
             speaks,
             link,
             draining,
+            has_left,
             hands: _hands,
             handed,
             ..
@@ -130,6 +148,7 @@ impl Serving {
             in_force: in_force.clone(),
             before: draining.subscribe(),
             pins,
+            leads: leads.clone(),
             failed: None,
         };
         let named = namespaces::serve_named(
@@ -141,8 +160,7 @@ impl Serving {
         );
         let callers = namespaces::serve(netns_agents, serve_requests, settle, metrics.clone());
         let splicing = splice(shared, splices, splicing, available.clone(), keep_spliced);
-        let hangups = signals.hangups;
-        let mut told = (signals.terminate, signals.interrupt);
+        let (hangups, mut stops) = (signals.hangups, signals.stops);
         // Flows need these.
         let carrying = async {
             tokio::select! {
@@ -158,6 +176,25 @@ impl Serving {
         };
         let mut carrying = pin!(carrying);
         let (tended, drains) = (attached.clone(), draining.subscribe());
+        let takes_over = link.is_some();
+        let [mut of_policies, mut of_others] = [has_left.subscribe(), has_left.subscribe()];
+        // Until the agent before has left edge and sockets, nobody else can take over, and no other policy comes into force; but
+        // connections are taken.
+        let in_force_here = async move {
+            let _ = of_policies.wait_for(|has_left| *has_left).await;
+            begun.say();
+            if takes_over {
+                control.carry_on_alone().await;
+            }
+            tokio::select! {
+                ended = edge::tend(edge, choice) => failed(ended, "looking after the edge"),
+                () = control.run(hangups) => Err(anyhow::anyhow!("reloading ended")),
+            }
+        };
+        let succeeded = async {
+            let _ = of_others.wait_for(|has_left| *has_left).await;
+            successor.wait(&control_path).await
+        };
         // These another agent has, once it has taken over.
         let serving = async move {
             let _speaks = speaks;
@@ -167,7 +204,7 @@ impl Serving {
                 }
                 ended = marks::serve(&mut control_socket, desk) => failed(ended, "the control socket"),
                 () = owner.run() => Err(anyhow::anyhow!("checking backends ended")),
-                ended = edge::tend(edge, choice) => failed(ended, "looking after the edge"),
+                ended = in_force_here => ended,
                 ended = named => failed(ended, "serving containers"),
                 ended = callers => failed(ended, "serving namespaces"),
                 never = incoming::tend(tended) => match never {},
@@ -178,20 +215,23 @@ impl Serving {
                 () = names.run(dial_names, wanted_names) => {
                     Err(anyhow::anyhow!("following names ended"))
                 }
-                () = control.run(hangups) => Err(anyhow::anyhow!("reloading ended")),
             }
         };
         let taken = {
             let mut serving = pin!(serving);
+            let decided = decided(&mut stops, leads.subscribe());
             tokio::select! {
-                signal = told_to_stop(&mut told, shared, &attached, &ready, link.as_deref()) => {
+                // A stop that has waited for the end of a take-over comes before visitors, who ask who goes on.
+                biased;
+                signal = told_to_stop(decided, shared, &attached, &ready, link.as_deref()) => {
                     return signal.map(Ending::Told);
                 }
                 ended = &mut carrying => return ended,
                 ended = &mut serving => return ended,
-                taken = successor.wait(&control_path) => taken,
+                taken = succeeded => taken,
             }
         };
+        leads.send_replace(None);
         tracing::info!(
             pid = taken.pid,
             "another agent has taken over, and this one drains"
@@ -204,18 +244,24 @@ impl Serving {
         if let Err(why) = shared.services.collectors.push_metrics(None) {
             tracing::warn!("metrics are sent by this agent, too: {why}");
         }
-        upgrade::dies_at("gave");
+        upgrade::reached("gave");
         let longest = in_force.borrow().config.drain;
         let drained = async {
+            let is_the_service = Cell::new(service_manager::is_there());
             let told_manager = async {
                 service_manager::follows(taken.pid).await;
+                is_the_service.set(false);
                 std::future::pending::<()>().await;
             };
             let why = tokio::select! {
                 () = told_manager => DrainEnd::Told,
                 why = upgrade::drain(shared, &taken, longest) => why,
-                _ = told.0.recv() => DrainEnd::Told,
-                _ = told.1.recv() => DrainEnd::Told,
+                _ = stops.wait() => {
+                    if is_the_service.get() {
+                        stop_too(taken.pid);
+                    }
+                    DrainEnd::Told
+                }
             };
             end_flows(shared).await;
             Ok(Ending::Drained(why))
@@ -242,25 +288,54 @@ fn failed<T, U>(ended: std::io::Result<T>, task: &str) -> anyhow::Result<U> {
         .map_or_else(|| anyhow::anyhow!("{task} ended"), Into::into))
 }
 
-/// Waits for a signal, and ends what has to end before any flow's task is dropped.
+/// Waits for a signal, and then until it is decided whether an agent that is taking over has connections. Where this one is the service,
+/// that one is told to stop, too. Returns the signal, and whether it is decided.
+async fn decided(
+    stops: &mut Stops,
+    mut leads: watch::Receiver<Option<u32>>,
+) -> (&'static str, bool) {
+    let signal = stops.wait().await;
+    let takes_over = *leads.borrow();
+    if let Some(pid) = takes_over {
+        tracing::info!(
+            signal,
+            pid,
+            "another agent is taking over: this one stops once it has, or has failed"
+        );
+        if service_manager::is_there() {
+            stop_too(pid);
+        }
+    }
+    let decided = leads.wait_for(Option::is_none);
+    let is_decided = time::timeout(DECIDED_WITHIN, decided).await.is_ok();
+    (signal, is_decided)
+}
+
+/// Has another agent stop with this one, which is the service to the service manager.
+fn stop_too(pid: u32) {
+    // It may have ended.
+    let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM);
+}
+
+/// Waits until this agent is to stop, and ends what has to end before any flow's task is dropped.
 async fn told_to_stop(
-    (terminate, interrupt): &mut (Signal, Signal),
+    decided: impl Future<Output = (&'static str, bool)>,
     shared: &ProxyContext,
     attached: &SharedDataplane,
     ready: &AtomicBool,
     before: Option<&Link>,
 ) -> anyhow::Result<&'static str> {
-    let signal = tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
-    };
+    let (signal, is_decided) = decided.await;
     service_manager::stopping();
     if let Some(keeper) = shared.keeper.get() {
         keeper.leave();
     }
     // Whoever is closed now connects again, past the agent.
     ready.store(false, Relaxed);
-    let stopped = stop(attached);
+    let stopped = match is_decided {
+        true => stop(attached),
+        false => Ok(()),
+    };
     if let Some(before) = before {
         // It has ended, or does.
         let end = (Message::End, Vec::new());

@@ -1,13 +1,13 @@
-//! One of two agents dies while a flow goes from the one to the other.
+//! One of two agents dies while a flow goes from the one to the other, or is told to stop while another one takes over.
 
-use super::{DRAINED, Host, log_in};
+use super::{DRAINED, Host, is_anybody_of, log_in, underpass};
 use crate::common::*;
 
-/// An agent that dies at this step, when another one takes over from it.
-fn dying(host: &Host, step: &str, body: impl FnOnce(sandbox::Agent<'_>)) {
+/// An agent with this hook, from which another one may take over.
+pub(super) fn hooked(host: &Host, hook: &str, body: impl FnOnce(sandbox::Agent<'_>)) {
     let folder = tempfile::tempdir().unwrap();
     let binary = folder.path().join("underpass");
-    let switch = format!("UNDERPASS_TEST_HOOKS=strict_calls=true,dies_at={step}");
+    let switch = format!("UNDERPASS_TEST_HOOKS=strict_calls=true,{hook}");
     sandbox::program::switched(&binary, BINARY, &switch).unwrap();
     body(host.agent_of(&binary, ""));
 }
@@ -33,7 +33,7 @@ fn a_flow_ends_with_the_agent_that_has_it() {
     // The one before dies with the flow, or has just taken leave of it.
     for (step, lives) in [("hands", false), ("handed_one", true)] {
         let host = Host::new();
-        dying(&host, step, |mut agent| {
+        hooked(&host, &format!("dies_at={step}"), |mut agent| {
             let mut client = host.dial();
             log_in(&mut client);
             let _former = agent.take_over("").unwrap();
@@ -57,4 +57,75 @@ fn a_flow_ends_with_the_agent_that_has_it() {
     agent.restart().unwrap();
     host.serves();
     former.ends_within(DRAINED).unwrap();
+}
+
+#[test]
+fn an_agent_that_is_told_to_stop_while_another_one_takes_over_leaves_it_the_connections() {
+    for step in ["welcomed", "went", "told", "gave"] {
+        let host = Host::new();
+        hooked(&host, &format!("told_at={step}"), |mut agent| {
+            let mut former = agent.take_over("").unwrap();
+            host.serves();
+            let log = former.ends_within(DRAINED).unwrap();
+            assert!(log.contains("why=Told"), "{step}: {log}");
+            eventually("it is alone", || {
+                agent.json("/agent").unwrap()["before"].is_null()
+            });
+            host.serves();
+            let pins = std::fs::read_dir(agent.pins()).unwrap();
+            assert_eq!(pins.count(), 1, "{step}");
+            assert!(agent.stop().unwrap().success());
+            assert!(!agent.pins().exists());
+        });
+    }
+}
+
+#[test]
+fn an_agent_that_is_told_to_stop_before_it_has_taken_over_leaves_the_other_one_the_connections() {
+    let host = Host::new();
+    let mut agent = host.agent("");
+    let said = super::refusal(&mut agent, "told_at=attached");
+    assert!(
+        said.contains("SIGTERM has come before it has taken over"),
+        "{said}"
+    );
+    eventually("the old one has seen it", || super::failed(&agent) == 1.0);
+    host.serves();
+    agent.take_over("").unwrap().ends_within(DRAINED).unwrap();
+}
+
+#[test]
+fn a_stop_of_the_service_stops_both_agents() {
+    for step in ["went", "gave"] {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("notify");
+        let _manager = crate::service_manager::Manager::at(&socket);
+        let host = Host::new();
+        let hook = format!("told_at={step} NOTIFY_SOCKET={}", socket.display());
+        hooked(&host, &hook, |mut agent| {
+            // The other one is told before it is ready, or behind that.
+            let _former = agent.take_over("");
+            let file = agent.file();
+            eventually("both have ended", || !is_anybody_of(&file));
+            let pins = std::fs::read_dir(agent.pins()).map_or(0, Iterator::count);
+            assert_eq!(pins, 0, "{step}");
+        });
+    }
+}
+
+#[test]
+fn the_command_says_when_no_agent_is_left() {
+    let host = Host::new();
+    hooked(&host, "told_at=welcomed,dies_at=taken", |mut agent| {
+        let control = agent.control();
+        let arguments = ["upgrade", "--control", control.to_str().unwrap()];
+        let output = underpass(&host, &arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            !output.status.success() && said.contains("the one that ran has ended, too"),
+            "{said}"
+        );
+        assert!(agent.stop().unwrap().success());
+        assert!(!agent.pins().exists());
+    });
 }
