@@ -60,9 +60,13 @@ pub const TAP_ROWS_BYTES: u32 = abi::TAP_ROWS_BYTES;
 /// The reader looks after this time while something comes. Each look takes a processor from somebody.
 const LOOK: Duration = Duration::from_millis(4);
 
-/// The reader looks after this time if it has slept until lately, or if it has found more than one in [`FULL`] of the ring.
+/// The reader looks after this time if it has slept until lately, or if it has found as much as one in [`FULL`] of the ring.
 const LOOK_SOON: Duration = Duration::from_millis(1);
-const FULL: usize = 32;
+const FULL: u64 = 32;
+
+/// Bytes of the ring that are told before the consumer pauses, and the reader looks whether it is to stop: some 5,000 short
+/// records, which take milliseconds.
+const MOST_AT_ONCE: u64 = 1 << 20;
 
 /// So many looks after it has slept are soon: what comes now and then is told at once.
 const LOOKS_SOON: u32 = 16;
@@ -153,7 +157,7 @@ impl Tap {
         if let ((Some(sleeps), Some(meters)), (Some(left_out), Some(outcomes))) = (maps, told) {
             self.reader = Some(TapReader {
                 ring,
-                bytes: bytes as usize,
+                bytes: u64::from(bytes),
                 sleeps,
                 meters,
                 left_out,
@@ -194,7 +198,7 @@ impl Tap {
 pub struct TapReader {
     ring: Ring,
     /// The ring's size.
-    bytes: usize,
+    bytes: u64,
     sleeps: Array<MapData, u32>,
     meters: HashMap<MapData, u64, PodOf<abi::Meter>>,
     left_out: LeftOut,
@@ -274,7 +278,7 @@ fn is_live(meters: &HashMap<MapData, u64, PodOf<abi::Meter>>, cookie: SockCookie
 pub trait TapConsumer {
     /// An event of the flow with this cookie.
     fn event(&mut self, cookie: SockCookie, event: TapEvent<'_>, flows: &mut TapFlows<'_>);
-    /// All events that were there have been told. Returns after which time this is to be called again though nothing
+    /// All events that were there have been told, or so many that it is time to look after other things. Returns after which time this is to be called again though nothing
     /// comes; None: it need not be.
     fn pause(&mut self, flows: &mut TapFlows<'_>) -> Option<Duration>;
     /// The ring cannot be waited for, for want of memory or descriptors. The reader looks every few milliseconds until it
@@ -290,11 +294,17 @@ impl TapReader {
         loop {
             let (found, again) = self.drain(consumer);
             idle = if found > 0 { 0 } else { idle + 1 };
-            let is_soon = looks < LOOKS_SOON || found > self.bytes / FULL;
+            let much = (self.bytes / FULL).min(MOST_AT_ONCE);
+            let is_behind = found > 0 && self.ring.end() - self.ring.shown() >= much;
+            let look = match looks < LOOKS_SOON || found >= much {
+                _ if is_behind => Duration::ZERO,
+                true => LOOK_SOON,
+                false => LOOK,
+            };
             let waited = match idle > IDLE_LOOKS {
                 false => {
                     looks = looks.saturating_add(1);
-                    self.wait(stop, Some(if is_soon { LOOK_SOON } else { LOOK }), false)
+                    self.wait(stop, Some(look), false)
                 }
                 true => {
                     (idle, looks) = (0, 0);
@@ -310,15 +320,16 @@ impl TapReader {
                 is_closed(stop)
             });
             if stopped {
-                self.drain(consumer);
+                let end = self.ring.end();
+                while self.ring.shown() < end && self.drain(consumer).0 > 0 {}
                 return;
             }
         }
     }
 
-    /// Tells what is in the ring. Returns of how many bytes that was, and after which time to look again in any case.
-    fn drain(&mut self, consumer: &mut impl TapConsumer) -> (usize, Option<Duration>) {
-        let mut found = 0;
+    /// Tells what is in the ring by now, or [`MOST_AT_ONCE`] of it, whatever comes meanwhile. Returns how many of its bytes that
+    /// were, and after which time to look again in any case.
+    fn drain(&mut self, consumer: &mut impl TapConsumer) -> (u64, Option<Duration>) {
         let mut flows = TapFlows {
             meters: &self.meters,
             left_out: &mut self.left_out,
@@ -326,16 +337,11 @@ impl TapReader {
             names: &self.names,
         };
         let names = &self.names;
-        let mut told = |bytes: &[u8]| {
-            match event(bytes, names) {
-                Some((cookie, event)) => consumer.event(cookie, event, &mut flows),
-                None => tracing::error!("a record of the tap could not be read"),
-            }
-            bytes.len()
+        let tell = |bytes: &[u8]| match event(bytes, names) {
+            Some((cookie, event)) => consumer.event(cookie, event, &mut flows),
+            None => tracing::error!("a record of the tap could not be read"),
         };
-        while let Some(bytes) = self.ring.next(&mut told) {
-            found += bytes;
-        }
+        let found = self.ring.drain(MOST_AT_ONCE, tell);
         (found, consumer.pause(&mut flows))
     }
 
