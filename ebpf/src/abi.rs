@@ -1685,15 +1685,34 @@ pub struct TapOutcome {
     pub leaves: u8,
     /// In C: `__u8`.
     pub pad: u8,
+    /// In C: `__u32`.
+    pub forgets: u32,
 }
 
 const _: () = {
-    assert!(size_of::<TapOutcome>() == 8);
+    assert!(size_of::<TapOutcome>() == 12);
     assert!(offset_of!(TapOutcome, slot) == 0);
     assert!(offset_of!(TapOutcome, generation) == 4);
     assert!(offset_of!(TapOutcome, taps) == 5);
     assert!(offset_of!(TapOutcome, leaves) == 6);
     assert!(offset_of!(TapOutcome, pad) == 7);
+    assert!(offset_of!(TapOutcome, forgets) == 8);
+};
+
+/// `struct up_tap_share` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TapShare {
+    /// In C: `__u32`.
+    pub share: u32,
+    /// In C: `__u32`.
+    pub since: u32,
+}
+
+const _: () = {
+    assert!(size_of::<TapShare>() == 8);
+    assert!(offset_of!(TapShare, share) == 0);
+    assert!(offset_of!(TapShare, since) == 4);
 };
 
 /// `struct up_tap_record` in abi.h.
@@ -3089,6 +3108,15 @@ pub const LAYOUT: &[StructLayout] = &[
             ("taps", offset_of!(TapOutcome, taps)),
             ("leaves", offset_of!(TapOutcome, leaves)),
             ("pad", offset_of!(TapOutcome, pad)),
+            ("forgets", offset_of!(TapOutcome, forgets)),
+        ],
+    ),
+    (
+        "up_tap_share",
+        size_of::<TapShare>(),
+        &[
+            ("share", offset_of!(TapShare, share)),
+            ("since", offset_of!(TapShare, since)),
         ],
     ),
     (

@@ -367,6 +367,7 @@ static __always_inline void settle(struct __sk_buff *skb, struct up_observed *o,
 	o->connect.taps = m->connect.taps = outcome->taps;
 	m->connect.slot = outcome->slot;
 	m->connect.generation = outcome->generation;
+	m->connect.forgets = outcome->forgets;
 	if (outcome->leaves) {
 		/* What has ended stays so. */
 		m->ended = 1;

@@ -78,13 +78,14 @@ static __always_inline __u32 tap_slot(__u64 cookie)
 static __always_inline int is_left_out(const struct up_connect *connect)
 {
 	__u32 index = connect->generation * UP_RULE_SLOTS + connect->slot;
-	__u32 *share = bpf_map_lookup_elem(&tap_left_out, &index);
+	struct up_tap_share *share = bpf_map_lookup_elem(&tap_left_out, &index);
 
 	/* Nobody would say which rule it meets. */
 	if (connect->taps & UP_TAP_ASKS)
 		return 0;
-	/* Multiples of 2^64 by the golden ratio are spread evenly. */
-	return share && *share && (connect->cookie * 0x9e3779b97f4a7c15ull >> 48) < *share;
+	/* Of a flow from before that the slot was another rule's. Multiples of 2^64 by the golden ratio are spread evenly. */
+	return share && share->share && (__s32)(connect->forgets - share->since) >= 0 &&
+	       (connect->cookie * 0x9e3779b97f4a7c15ull >> 48) < share->share;
 }
 
 /* To be asked when the record is reserved. */

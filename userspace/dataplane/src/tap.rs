@@ -23,9 +23,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
     causes::{causes, other},
-    holds::{self, Names, Process},
+    holds::{self, Process},
     left_out::{LeftOut, Shares},
     maps::{self, MapsError},
+    rule_names::FlowRules,
     sys::{self, PodOf, Ring},
     tap_outcomes::{Outcomes, Settled},
 };
@@ -90,6 +91,8 @@ pub struct TapFlow {
     pub process: Process,
     /// The rule that decided.
     pub rule: RuleName,
+    /// Copies of its handshake are to say which rule it meets.
+    pub asks: bool,
 }
 
 /// An event of the tap, of the flow with this cookie.
@@ -141,7 +144,7 @@ impl Tap {
 
     /// Makes the ring, unless there is one. Called before a policy that taps is in force. Without a ring
     /// what should be tapped is lost, and counted so.
-    pub(crate) fn open(&mut self, bytes: u32, names: &Names) {
+    pub(crate) fn open(&mut self, bytes: u32, rules: &FlowRules) {
         if self.sleeps.is_none() {
             return;
         }
@@ -162,7 +165,7 @@ impl Tap {
                 meters,
                 left_out,
                 outcomes,
-                names: names.clone(),
+                rules: rules.clone(),
             });
         }
     }
@@ -203,7 +206,7 @@ pub struct TapReader {
     meters: HashMap<MapData, u64, PodOf<abi::Meter>>,
     left_out: LeftOut,
     outcomes: Outcomes,
-    names: Names,
+    rules: FlowRules,
 }
 
 /// The table of observed flows, to ask for those whose beginning was missed.
@@ -211,7 +214,7 @@ pub struct TapFlows<'a> {
     meters: &'a HashMap<MapData, u64, PodOf<abi::Meter>>,
     left_out: &'a mut LeftOut,
     outcomes: &'a mut Outcomes,
-    names: &'a Names,
+    rules: &'a FlowRules,
 }
 
 impl TapFlows<'_> {
@@ -223,7 +226,7 @@ impl TapFlows<'_> {
         }
         let PodOf(meter) = self.meters.get(&cookie.0, 0).ok()?;
         let goes_on = meter.ended == 0 && meter.connect.taps != 0;
-        goes_on.then(|| flow(&meter.connect, &meter.client, self.names))
+        goes_on.then(|| flow(&meter.connect, meter.opened_ns, &meter.client, self.rules))
     }
 
     /// Has the kernel treat a flow so from its next packet on, as one of this rule's.
@@ -238,7 +241,8 @@ impl TapFlows<'_> {
             Err(MapError::KeyNotFound) => return Ok(()),
             Err(error) => return Err(other(error)),
         };
-        let told = self.outcomes.tell(&meter.connect, rule, to, self.names);
+        let names = self.rules.names();
+        let told = self.outcomes.tell(&meter.connect, rule, to, names);
         told.map_err(other)
     }
 
@@ -264,8 +268,14 @@ impl TapFlows<'_> {
     /// # Errors
     /// The kernel's.
     pub fn leave_out(&mut self, shares: &BTreeMap<RuleName, f64>) -> io::Result<()> {
-        let set = self.left_out.set(shares, self.names);
+        let set = self.left_out.set(shares, self.rules.names());
         set.map_err(other)
+    }
+
+    /// Whether the flow of this rule is one of those that are left out. The kernel copies one all the same that is older than the
+    /// two policies that it has.
+    pub fn is_left_out(&self, rule: &RuleName, cookie: SockCookie) -> bool {
+        self.left_out.shares().has(rule, cookie)
     }
 }
 
@@ -334,10 +344,10 @@ impl TapReader {
             meters: &self.meters,
             left_out: &mut self.left_out,
             outcomes: &mut self.outcomes,
-            names: &self.names,
+            rules: &self.rules,
         };
-        let names = &self.names;
-        let tell = |bytes: &[u8]| match event(bytes, names) {
+        let rules = &self.rules;
+        let tell = |bytes: &[u8]| match event(bytes, rules) {
             Some((cookie, event)) => consumer.event(cookie, event, &mut flows),
             None => tracing::error!("a record of the tap could not be read"),
         };
@@ -389,7 +399,7 @@ fn is_closed(mut pipe: &PipeReader) -> bool {
     !read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
 }
 
-fn event<'a>(bytes: &'a [u8], names: &Names) -> Option<(SockCookie, TapEvent<'a>)> {
+fn event<'a>(bytes: &'a [u8], rules: &FlowRules) -> Option<(SockCookie, TapEvent<'a>)> {
     let record = sys::bytes::read::<abi::TapRecord>(bytes)?;
     let direction = match record.is_request {
         0 => Direction::Responses,
@@ -398,7 +408,9 @@ fn event<'a>(bytes: &'a [u8], names: &Names) -> Option<(SockCookie, TapEvent<'a>
     let event = match u32::from(record.kind) {
         abi::TAP_BEGIN => {
             let begin = sys::bytes::read::<abi::TapBegin>(bytes)?;
-            TapEvent::Begins(Box::new(flow(&begin.connect, &begin.client, names)))
+            let opened_ns = record.at_ns;
+            let flow = flow(&begin.connect, opened_ns, &begin.client, rules);
+            TapEvent::Begins(Box::new(flow))
         }
         abi::TAP_START => TapEvent::Starts(direction, record.seq),
         abi::TAP_BYTES => {
@@ -427,13 +439,19 @@ fn event<'a>(bytes: &'a [u8], names: &Names) -> Option<(SockCookie, TapEvent<'a>
     Some((SockCookie(record.cookie), event))
 }
 
-fn flow(connect: &abi::Connect, client: &abi::Endpoint, names: &Names) -> TapFlow {
+fn flow(
+    connect: &abi::Connect,
+    opened_ns: u64,
+    client: &abi::Endpoint,
+    rules: &FlowRules,
+) -> TapFlow {
     TapFlow {
         cookie: SockCookie(connect.cookie),
         client: (client.family != 0).then(|| ClientAddr::new(address::from_abi(client))),
         orig_dst: OrigDst::new(address::from_abi(&connect.opener.orig_dst)),
         process: holds::process(connect),
-        rule: holds::rule_name(connect, names),
+        rule: rules.name(connect, opened_ns),
+        asks: u32::from(connect.taps) & abi::TAP_ASKS != 0,
     }
 }
 
