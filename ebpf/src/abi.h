@@ -671,7 +671,11 @@ struct up_direction {
 	__u64 frames;
 	/* Where in the packet that is being read a frame begins, or a segment of whole frames, if one does. */
 	__u32 frame_at;
-	__u32 has_frame;
+	__u8 has_frame;
+	/* Of a tapped flow: bytes have passed without a copy since the last one that was copied. Sequence numbers show that
+	 * of less than half of what they number. */
+	__u8 missed;
+	__u8 pad2[2];
 	/* Where reading stopped before a hole that may still be filled: `sync` is OK then. */
 	struct up_cursor late;
 	/* Where reading went on behind it. */
@@ -778,7 +782,9 @@ struct up_tap_record {
 	__u8 is_request;
 	__u8 framing;
 	__u8 has_frame;
-	__u8 pad[4];
+	/* Bytes of the direction have passed since its last record, of which there is none. */
+	__u8 missed;
+	__u8 pad[3];
 };
 
 struct up_tap_begin {

@@ -1575,8 +1575,12 @@ pub struct Direction {
     pub frames: u64,
     /// In C: `__u32`.
     pub frame_at: u32,
-    /// In C: `__u32`.
-    pub has_frame: u32,
+    /// In C: `__u8`.
+    pub has_frame: u8,
+    /// In C: `__u8`.
+    pub missed: u8,
+    /// In C: `__u8[2]`.
+    pub pad2: [u8; 2],
     /// In C: `struct up_cursor`.
     pub late: Cursor,
     /// In C: `__u32`.
@@ -1605,6 +1609,8 @@ const _: () = {
     assert!(offset_of!(Direction, frames) == 56);
     assert!(offset_of!(Direction, frame_at) == 64);
     assert!(offset_of!(Direction, has_frame) == 68);
+    assert!(offset_of!(Direction, missed) == 69);
+    assert!(offset_of!(Direction, pad2) == 70);
     assert!(offset_of!(Direction, late) == 72);
     assert!(offset_of!(Direction, late_end) == 116);
     assert!(offset_of!(Direction, segments) == 120);
@@ -1743,8 +1749,10 @@ pub struct TapRecord {
     pub framing: u8,
     /// In C: `__u8`.
     pub has_frame: u8,
-    /// In C: `__u8[4]`.
-    pub pad: [u8; 4],
+    /// In C: `__u8`.
+    pub missed: u8,
+    /// In C: `__u8[3]`.
+    pub pad: [u8; 3],
 }
 
 const _: () = {
@@ -1761,7 +1769,8 @@ const _: () = {
     assert!(offset_of!(TapRecord, is_request) == 41);
     assert!(offset_of!(TapRecord, framing) == 42);
     assert!(offset_of!(TapRecord, has_frame) == 43);
-    assert!(offset_of!(TapRecord, pad) == 44);
+    assert!(offset_of!(TapRecord, missed) == 44);
+    assert!(offset_of!(TapRecord, pad) == 45);
 };
 
 /// `struct up_tap_begin` in abi.h.
@@ -3067,6 +3076,8 @@ pub const LAYOUT: &[StructLayout] = &[
             ("frames", offset_of!(Direction, frames)),
             ("frame_at", offset_of!(Direction, frame_at)),
             ("has_frame", offset_of!(Direction, has_frame)),
+            ("missed", offset_of!(Direction, missed)),
+            ("pad2", offset_of!(Direction, pad2)),
             ("late", offset_of!(Direction, late)),
             ("late_end", offset_of!(Direction, late_end)),
             ("segments", offset_of!(Direction, segments)),
@@ -3135,6 +3146,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("is_request", offset_of!(TapRecord, is_request)),
             ("framing", offset_of!(TapRecord, framing)),
             ("has_frame", offset_of!(TapRecord, has_frame)),
+            ("missed", offset_of!(TapRecord, missed)),
             ("pad", offset_of!(TapRecord, pad)),
         ],
     ),

@@ -428,6 +428,7 @@ fn event<'a>(bytes: &'a [u8], rules: &FlowRules) -> Option<(SockCookie, TapEvent
                     abi::FRAMING_SEGMENTS => KernelFraming::Segments,
                     _ => KernelFraming::OtherSegments,
                 },
+                missed: record.missed != 0,
             };
             TapEvent::Passes(direction, packet)
         }

@@ -39,6 +39,8 @@ pub(super) struct Reading {
     pub(super) has_stopped: bool,
     /// The flow is one of those of its rule that are left out.
     is_left_out: bool,
+    /// Copies of requests, and of responses, have been dropped since the last that was read.
+    dropped: [bool; 2],
 }
 
 impl Reading {
@@ -86,6 +88,7 @@ impl Reading {
             load: 0,
             has_stopped: false,
             is_left_out: false,
+            dropped: [false; 2],
             flow,
         }
     }
@@ -97,10 +100,18 @@ impl Reading {
 
     pub(super) fn packet(&mut self, direction: Direction, packet: &Packet<'_>) {
         self.at_ns = packet.at_ns;
+        let [requests, responses] = &mut self.dropped;
+        let dropped = match direction {
+            Direction::Requests => requests,
+            Direction::Responses => responses,
+        };
         // The kernel copies on what is older than its two policies.
         if self.is_left_out {
+            *dropped = true;
             return;
         }
+        let missed = packet.missed | std::mem::take(dropped);
+        let packet = &Packet { missed, ..*packet };
         test_hooks::get().may_panic(packet.bytes);
         self.load += 1 + packet.bytes.len() as u64 / BYTES_LIKE_A_PACKET;
         let (tapped, recorder) = (&mut self.tapped, &mut self.recorder);
