@@ -46,6 +46,7 @@ struct up_direction abi_direction;
 struct up_meter abi_meter;
 enum up_tap_depth abi_tap_depth;
 struct up_tap_outcome abi_tap_outcome;
+struct up_tap_share abi_tap_share;
 enum up_tap_kind abi_tap_kind;
 struct up_tap_record abi_tap_record;
 struct up_tap_begin abi_tap_begin;

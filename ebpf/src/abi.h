@@ -671,7 +671,11 @@ struct up_direction {
 	__u64 frames;
 	/* Where in the packet that is being read a frame begins, or a segment of whole frames, if one does. */
 	__u32 frame_at;
-	__u32 has_frame;
+	__u8 has_frame;
+	/* Of a tapped flow: bytes have passed without a copy since the last one that was copied. Sequence numbers show that
+	 * of less than half of what they number. */
+	__u8 missed;
+	__u8 pad2[2];
 	/* Where reading stopped before a hole that may still be filled: `sync` is OK then. */
 	struct up_cursor late;
 	/* Where reading went on behind it. */
@@ -739,6 +743,15 @@ struct up_tap_outcome {
 	/* It is left alone from now on, and not observed either. */
 	__u8 leaves;
 	__u8 pad;
+	/* As a connection's of that rule. */
+	__u32 forgets;
+};
+
+/* From the agent to the meter: of a rule's flows so many in 65,536 are not copied. */
+struct up_tap_share {
+	__u32 share;
+	/* Flows with less `forgets` are of an earlier policy, in which the slot was another rule's. */
+	__u32 since;
 };
 
 enum up_tap_kind {
@@ -769,7 +782,9 @@ struct up_tap_record {
 	__u8 is_request;
 	__u8 framing;
 	__u8 has_frame;
-	__u8 pad[4];
+	/* Bytes of the direction have passed since its last record, of which there is none. */
+	__u8 missed;
+	__u8 pad[3];
 };
 
 struct up_tap_begin {
@@ -1156,7 +1171,8 @@ _Static_assert(sizeof(struct up_denial) == 112, "up_denial");
 _Static_assert(sizeof(struct up_cursor) == 44, "up_cursor");
 _Static_assert(sizeof(struct up_direction) == 320, "up_direction");
 _Static_assert(sizeof(struct up_meter) == 6144, "up_meter");
-_Static_assert(sizeof(struct up_tap_outcome) == 8, "up_tap_outcome");
+_Static_assert(sizeof(struct up_tap_outcome) == 12, "up_tap_outcome");
+_Static_assert(sizeof(struct up_tap_share) == 8, "up_tap_share");
 _Static_assert(sizeof(struct up_tap_record) == 48, "up_tap_record");
 _Static_assert(sizeof(struct up_tap_begin) == 48 + sizeof(struct up_connect) + 24, "up_tap_begin");
 _Static_assert(sizeof(struct up_frame_position) == 28, "up_frame_position");

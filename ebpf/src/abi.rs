@@ -1575,8 +1575,12 @@ pub struct Direction {
     pub frames: u64,
     /// In C: `__u32`.
     pub frame_at: u32,
-    /// In C: `__u32`.
-    pub has_frame: u32,
+    /// In C: `__u8`.
+    pub has_frame: u8,
+    /// In C: `__u8`.
+    pub missed: u8,
+    /// In C: `__u8[2]`.
+    pub pad2: [u8; 2],
     /// In C: `struct up_cursor`.
     pub late: Cursor,
     /// In C: `__u32`.
@@ -1605,6 +1609,8 @@ const _: () = {
     assert!(offset_of!(Direction, frames) == 56);
     assert!(offset_of!(Direction, frame_at) == 64);
     assert!(offset_of!(Direction, has_frame) == 68);
+    assert!(offset_of!(Direction, missed) == 69);
+    assert!(offset_of!(Direction, pad2) == 70);
     assert!(offset_of!(Direction, late) == 72);
     assert!(offset_of!(Direction, late_end) == 116);
     assert!(offset_of!(Direction, segments) == 120);
@@ -1685,15 +1691,34 @@ pub struct TapOutcome {
     pub leaves: u8,
     /// In C: `__u8`.
     pub pad: u8,
+    /// In C: `__u32`.
+    pub forgets: u32,
 }
 
 const _: () = {
-    assert!(size_of::<TapOutcome>() == 8);
+    assert!(size_of::<TapOutcome>() == 12);
     assert!(offset_of!(TapOutcome, slot) == 0);
     assert!(offset_of!(TapOutcome, generation) == 4);
     assert!(offset_of!(TapOutcome, taps) == 5);
     assert!(offset_of!(TapOutcome, leaves) == 6);
     assert!(offset_of!(TapOutcome, pad) == 7);
+    assert!(offset_of!(TapOutcome, forgets) == 8);
+};
+
+/// `struct up_tap_share` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TapShare {
+    /// In C: `__u32`.
+    pub share: u32,
+    /// In C: `__u32`.
+    pub since: u32,
+}
+
+const _: () = {
+    assert!(size_of::<TapShare>() == 8);
+    assert!(offset_of!(TapShare, share) == 0);
+    assert!(offset_of!(TapShare, since) == 4);
 };
 
 /// `struct up_tap_record` in abi.h.
@@ -1724,8 +1749,10 @@ pub struct TapRecord {
     pub framing: u8,
     /// In C: `__u8`.
     pub has_frame: u8,
-    /// In C: `__u8[4]`.
-    pub pad: [u8; 4],
+    /// In C: `__u8`.
+    pub missed: u8,
+    /// In C: `__u8[3]`.
+    pub pad: [u8; 3],
 }
 
 const _: () = {
@@ -1742,7 +1769,8 @@ const _: () = {
     assert!(offset_of!(TapRecord, is_request) == 41);
     assert!(offset_of!(TapRecord, framing) == 42);
     assert!(offset_of!(TapRecord, has_frame) == 43);
-    assert!(offset_of!(TapRecord, pad) == 44);
+    assert!(offset_of!(TapRecord, missed) == 44);
+    assert!(offset_of!(TapRecord, pad) == 45);
 };
 
 /// `struct up_tap_begin` in abi.h.
@@ -3048,6 +3076,8 @@ pub const LAYOUT: &[StructLayout] = &[
             ("frames", offset_of!(Direction, frames)),
             ("frame_at", offset_of!(Direction, frame_at)),
             ("has_frame", offset_of!(Direction, has_frame)),
+            ("missed", offset_of!(Direction, missed)),
+            ("pad2", offset_of!(Direction, pad2)),
             ("late", offset_of!(Direction, late)),
             ("late_end", offset_of!(Direction, late_end)),
             ("segments", offset_of!(Direction, segments)),
@@ -3089,6 +3119,15 @@ pub const LAYOUT: &[StructLayout] = &[
             ("taps", offset_of!(TapOutcome, taps)),
             ("leaves", offset_of!(TapOutcome, leaves)),
             ("pad", offset_of!(TapOutcome, pad)),
+            ("forgets", offset_of!(TapOutcome, forgets)),
+        ],
+    ),
+    (
+        "up_tap_share",
+        size_of::<TapShare>(),
+        &[
+            ("share", offset_of!(TapShare, share)),
+            ("since", offset_of!(TapShare, since)),
         ],
     ),
     (
@@ -3107,6 +3146,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("is_request", offset_of!(TapRecord, is_request)),
             ("framing", offset_of!(TapRecord, framing)),
             ("has_frame", offset_of!(TapRecord, has_frame)),
+            ("missed", offset_of!(TapRecord, missed)),
             ("pad", offset_of!(TapRecord, pad)),
         ],
     ),

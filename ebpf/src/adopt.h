@@ -45,6 +45,7 @@ static __always_inline __u32 tap_observed(struct tcp_sock *tp, struct up_meter *
 		return UP_ADOPTED_BEFORE;
 	m->connect.slot = o->connect.slot = by->slot;
 	m->connect.generation = o->connect.generation = by->generation;
+	m->connect.forgets = o->connect.forgets = by->forgets;
 	m->connect.taps = o->connect.taps = by->taps;
 	return UP_ADOPTED_YES;
 }

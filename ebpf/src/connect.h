@@ -114,8 +114,8 @@ static __always_inline __u32 agent_refuses(struct bpf_sock_addr *ctx, const stru
 }
 
 static __always_inline void describe(struct up_connect *connect, struct bpf_sock_addr *ctx,
-				     const struct up_endpoint *dst, const struct decision *d,
-				     const __u8 comm[UP_COMM_BYTES])
+				     const struct up_agent_settings *s, const struct up_endpoint *dst,
+				     const struct decision *d, const __u8 comm[UP_COMM_BYTES])
 {
 	opener(&connect->opener, bpf_get_netns_cookie(ctx), dst, comm);
 	connect->cookie = bpf_get_socket_cookie(ctx);
@@ -123,6 +123,8 @@ static __always_inline void describe(struct up_connect *connect, struct bpf_sock
 	connect->generation = d->generation;
 	connect->taps = d->taps;
 	connect->group = d->group;
+	/* Read after the generation: no earlier policy passes for one that has been forgotten. */
+	connect->forgets = s->forgets;
 }
 
 static __always_inline int keep_flow(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
@@ -136,9 +138,8 @@ static __always_inline int keep_flow(struct bpf_sock_addr *ctx, struct bpf_sock 
 	if (!flow)
 		return 0;
 	__builtin_memset(flow, 0, sizeof(*flow));
-	describe(&flow->connect, ctx, dst, d, comm);
+	describe(&flow->connect, ctx, s, dst, d, comm);
 	flow->key.listener = dst->family == 4 ? o->cookie4 : o->cookie6;
-	flow->connect.forgets = s->forgets;
 	flow->connect.bound = bound;
 	flow->connect.bound_port = sk->src_port != 0;
 	flow->connect.unlimited = holder->unlimited;
@@ -159,7 +160,7 @@ static __always_inline void observe(struct bpf_sock_addr *ctx, struct bpf_sock *
 	}
 	o = bpf_sk_storage_get(&observed, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (o)
-		describe(&o->connect, ctx, dst, d, comm);
+		describe(&o->connect, ctx, s, dst, d, comm);
 	else
 		count_cause(UP_CAUSE_NO_MEMORY);
 }
@@ -226,7 +227,7 @@ static __always_inline void wish_shortcut(struct bpf_sock_addr *ctx, struct bpf_
 		count_cause(cause == UP_CAUSES ? UP_CAUSE_NO_MEMORY : cause);
 		return;
 	}
-	describe(&wish->connect, ctx, dst, d, comm);
+	describe(&wish->connect, ctx, s, dst, d, comm);
 	wish->wished_ns = bpf_ktime_get_ns();
 	wish->refusal = 0;
 	if (cause == UP_CAUSES)

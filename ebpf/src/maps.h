@@ -304,8 +304,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, UP_GENERATIONS * UP_RULE_SLOTS);
 	__type(key, __u32);
-	__type(value, __u32);
-} tap_left_out SEC(".maps"); /* agent → meter: so many in 65,536 of a rule's flows are not copied; never dies */
+	__type(value, struct up_tap_share);
+} tap_left_out SEC(".maps"); /* agent → meter: which share of a rule's flows is not copied; never dies */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

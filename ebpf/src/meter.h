@@ -367,6 +367,7 @@ static __always_inline void settle(struct __sk_buff *skb, struct up_observed *o,
 	o->connect.taps = m->connect.taps = outcome->taps;
 	m->connect.slot = outcome->slot;
 	m->connect.generation = outcome->generation;
+	m->connect.forgets = outcome->forgets;
 	if (outcome->leaves) {
 		/* What has ended stays so. */
 		m->ended = 1;
@@ -412,12 +413,17 @@ static __always_inline void read_payload(struct walk *w, struct up_meter *m, str
 	}
 	if (!whole_frame(w, m, d, off, seq, bytes, told == TAP_TOLD))
 		on_bytes(w, d, off, seq, bytes);
-	if (!is_tapped || told == TAP_TOLD)
+	if (!is_tapped || told == TAP_TOLD) {
+		d->missed = !is_tapped;
 		return;
+	}
 	lost = told == TAP_LOST ? bytes : copy_read(w, d, &tap);
+	d->missed = 0;
 	d->lost_bytes += lost;
-	if (lost)
+	if (lost) {
+		d->missed = 1;
 		d->lost_frames += d->frames - frames;
+	}
 }
 
 static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
@@ -470,8 +476,11 @@ static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 		return;
 	/* Left unread it is a hole. */
 	if (!take_turn(d)) {
-		if (m->connect.taps)
+		if (m->connect.taps) {
 			__sync_fetch_and_add(&d->lost_bytes, skb->len - h.payload_at);
+			/* Who has the turn may write over it. Sequence numbers show a hole as small as that. */
+			d->missed = 1;
+		}
 		return;
 	}
 	read_payload(&w, m, d, h.payload_at, h.seq, skb->len - h.payload_at, is_egress);

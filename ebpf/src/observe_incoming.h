@@ -50,6 +50,7 @@ static __noinline int observe_incoming(struct bpf_sock_ops *ops)
 	o->connect.slot = d.slot;
 	o->connect.generation = d.generation;
 	o->connect.taps = d.taps;
+	o->connect.forgets = s->forgets;
 	o->client = dial.client;
 	o->request_seq = ops->rcv_nxt;
 	o->answer_seq = ops->snd_nxt;

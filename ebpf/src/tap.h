@@ -9,7 +9,8 @@
  *
  * A record is of a size class, because a 6.1 verifier wants sizes to be constants. It is reserved, and only then is
  * the reader's sleep looked at: a reader that goes to sleep sees that something is reserved, or is woken. A ring
- * that is full loses what would have been copied, counted with the flow.
+ * that is full loses what would have been copied, counted with the flow. Of a flow that is left out nothing is copied. The
+ * next record of the direction says that something was missed, because sequence numbers come again.
  *
  * Reads tap_left_out; reads and writes tap_rings, tap_sleeps; writes the meter that it is given.
  */
@@ -28,7 +29,7 @@ struct tap_seen {
 	__u8 sync;
 	__u8 framing;
 	__u8 have;
-	__u8 pad;
+	__u8 missed;
 	__u32 frames;
 };
 
@@ -50,6 +51,7 @@ struct tap {
 struct tap_range {
 	__u64 cookie;
 	__u64 at_ns;
+	__u64 missed;
 	__u32 seq;
 	__u32 off;
 	__u32 before;
@@ -78,13 +80,14 @@ static __always_inline __u32 tap_slot(__u64 cookie)
 static __always_inline int is_left_out(const struct up_connect *connect)
 {
 	__u32 index = connect->generation * UP_RULE_SLOTS + connect->slot;
-	__u32 *share = bpf_map_lookup_elem(&tap_left_out, &index);
+	struct up_tap_share *share = bpf_map_lookup_elem(&tap_left_out, &index);
 
 	/* Nobody would say which rule it meets. */
 	if (connect->taps & UP_TAP_ASKS)
 		return 0;
-	/* Multiples of 2^64 by the golden ratio are spread evenly. */
-	return share && *share && (connect->cookie * 0x9e3779b97f4a7c15ull >> 48) < *share;
+	/* Of a flow from before that the slot was another rule's. Multiples of 2^64 by the golden ratio are spread evenly. */
+	return share && share->share && (__s32)(connect->forgets - share->since) >= 0 &&
+	       (connect->cookie * 0x9e3779b97f4a7c15ull >> 48) < share->share;
 }
 
 /* To be asked when the record is reserved. */
@@ -164,6 +167,7 @@ static __always_inline void tap_see(struct tap_seen *seen, const struct up_direc
 	seen->sync = d->at.sync;
 	seen->framing = d->at.framing;
 	seen->have = d->at.have;
+	seen->missed = d->missed;
 	seen->frames = (__u32)d->frames;
 }
 
@@ -236,6 +240,7 @@ static __always_inline void tap_fill(struct up_tap_record *r, const struct tap_r
 	r->is_request = c->is_request;
 	r->framing = c->framing;
 	r->has_frame = c->has_frame;
+	r->missed = c->missed;
 }
 
 /* Whether a packet has been copied. */
@@ -264,6 +269,7 @@ VERIFIED_ONCE int tap_whole(struct __sk_buff *skb, struct up_meter *m, __u32 is_
 	c.cookie = m->connect.cookie;
 	c.seq = c.passed = c.frame_at = d->at.next;
 	c.framing = d->at.framing;
+	c.missed = d->missed;
 	slot = tap_slot(c.cookie);
 	ring = bpf_map_lookup_elem(&tap_rings, &slot);
 	if (!ring)
@@ -288,6 +294,7 @@ static long tap_piece(__u32 number, void *ctx)
 	void *ring = bpf_map_lookup_elem(&tap_rings, &slot);
 	__u32 n = c->left < UP_TAP_PIECE_BYTES ? c->left : UP_TAP_PIECE_BYTES;
 	__u32 behind = n == c->left ? c->after : 0;
+	__u64 none = (__u64)n - 1;
 	int is_told;
 
 	(void)number;
@@ -303,8 +310,12 @@ static long tap_piece(__u32 number, void *ctx)
 		is_told = TAP_RECORD(ring, copy->skb, c, n, behind, 8192, NO_HEADER);
 	else
 		is_told = TAP_RECORD(ring, copy->skb, c, n, behind, UP_TAP_PIECE_BYTES, NO_HEADER);
-	if (!is_told)
-		copy->lost += n;
+	/* Where nothing was to be copied a record is lost all the same. Without a branch: clang would make it one. */
+	asm volatile("" : "+r"(none));
+	if (is_told)
+		c->missed = 0;
+	else
+		copy->lost += n + (none >> 63);
 	/* Bytes of a packet that have been told are none that could be missing. */
 	c->seq += c->before + n;
 	c->passed = (__s32)(c->seq - c->passed) > 0 ? c->passed : c->seq;
@@ -335,6 +346,7 @@ VERIFIED_ONCE int tap_packet(struct __sk_buff *skb, const struct tap *t)
 	c->has_frame = t->has_frame;
 	c->framing = t->after.framing;
 	c->is_request = t->is_request;
+	c->missed = t->before.missed;
 	if (tap_in_body(&t->before) && (__s32)body > 0 && (__s32)(t->before.want_end - t->seq) <= 0)
 		c->before = body < bytes ? body : bytes;
 	if (tap_in_body(&t->after) && (__s32)(t->after.next - end) >= 0 &&

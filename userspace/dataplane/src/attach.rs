@@ -29,7 +29,7 @@ use crate::{
     counters::{Cause, Counters},
     denials::KernelDenials,
     gateway::{self, Gateway},
-    holds::{Holds, Names},
+    holds::Holds,
     hooks, host,
     incoming::{self, Incoming, IncomingListener, IncomingOptions},
     ledger::Groups,
@@ -45,6 +45,7 @@ use crate::{
     quota::Quota,
     remembered::Remembered,
     rivals::{self, Rival},
+    rule_names::{self, Names},
     running::{Adopted, Adopter, Scope, Survey},
     shortcut::{self, OnShortcut, Shortcut, ShortcutCounts, ShortcutReaders},
     splice::{Calls, Splicer},
@@ -224,7 +225,8 @@ impl Dataplane {
         )
         .and_then(|mut loaded| {
             if policy.taps() {
-                loaded.tap.open(options.tap_ring_bytes, &loaded.names);
+                let rules = loaded.meters.rules();
+                loaded.tap.open(options.tap_ring_bytes, rules);
             }
             if policy.observes() {
                 loaded.meter_hooks.open(&mut lock(&loaded.ebpf), &cgroup);
@@ -334,7 +336,7 @@ impl Dataplane {
         self.observations(|_, _| {})?;
         self.shortcuts()?;
         if policy.taps() {
-            self.tap.open(self.tap_ring_bytes, &self.names);
+            self.tap.open(self.tap_ring_bytes, self.meters.rules());
         }
         if policy.observes() {
             let cgroup = open(&self.cgroup)?;
@@ -352,11 +354,11 @@ impl Dataplane {
             self.shortcut.open(&self.ebpf, &open(&self.cgroup)?);
         }
         self.forget_remembered()?;
+        *rule_names::lock(&self.names) = self.tables.names_with(&compiled);
         self.tables.install(&compiled)?;
         if !policy.shortcuts() {
             self.shortcut.leave_off();
         }
-        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = self.tables.names();
         self.meters.forget_rules(&RuleName::new(GONE));
         if !policy.observes() {
             self.meter_hooks.detach(&mut lock(&self.ebpf))?;
@@ -379,6 +381,7 @@ impl Dataplane {
         Scope {
             cgroup: self.cgroup.clone(),
             generation: self.tables.generation(),
+            forgets: self.tables.forgets(),
             is_incoming: self.is_incoming,
         }
     }

@@ -10,7 +10,8 @@ use tokio::io::unix::AsyncFd;
 use crate::{
     address,
     counters::Cause,
-    holds::{self, Names, Process},
+    holds::{self, Process},
+    rule_names::{self, Names},
     sys,
 };
 
@@ -70,7 +71,7 @@ impl KernelDenials {
             process: (!is_elsewhere).then(|| holds::process_of(&denial.opener, None)),
             client: is_elsewhere.then(|| address::from_abi(&denial.client)),
             to: address::from_abi(&denial.opener.orig_dst),
-            rule: holds::name_of(denial.generation, denial.slot, &self.names),
+            rule: rule_names::name_of(denial.generation, denial.slot, &self.names),
             cause: cause.copied(),
             untold: denial.untold,
         }

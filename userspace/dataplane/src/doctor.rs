@@ -94,6 +94,7 @@ pub fn running(
     let scope = Scope {
         cgroup,
         generation: 0,
+        forgets: 0,
         is_incoming: incoming.iter().any(|own| own.netns.is_none()),
     };
     let survey = match Survey::take(policy, &scope) {

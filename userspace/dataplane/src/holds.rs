@@ -1,9 +1,6 @@
 //! SYNs that are being held, as they arrive from the hold filter.
 
-use std::{
-    io,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{io, sync::Arc};
 
 use aya::maps::{MapData, RingBuf};
 use ebpf::abi;
@@ -16,6 +13,7 @@ use crate::{
     packet::Syn,
     quota::Holder,
     remembered::Opener,
+    rule_names::{self, Names},
     splice::{Application, Near},
     sys,
 };
@@ -114,9 +112,6 @@ impl Held {
     }
 }
 
-/// Rule names by generation and slot, shared with whoever installs policies.
-pub(crate) type Names = Arc<Mutex<[Arc<[RuleName]>; abi::GENERATIONS as usize]>>;
-
 /// The number of held SYNs for which the ring has room, each with the kernel's header.
 pub const MAX_HELD: usize = abi::HELD_RING_BYTES as usize / (size_of::<abi::Held>() + 8);
 
@@ -168,7 +163,7 @@ impl Holds {
             client: ClientAddr::new(address::from_abi(&event.key.client)),
             cookie: SockCookie(connect.cookie),
             orig_dst: OrigDst::new(address::from_abi(&connect.opener.orig_dst)),
-            rule: rule_name(connect, &self.names),
+            rule: rule_names::name_of(connect.generation, connect.slot, &self.names),
             process: process(connect),
             bound: connect.bound != 0,
             bound_port: connect.bound_port != 0,
@@ -203,18 +198,6 @@ pub(crate) fn process_of(opener: &abi::Opener, holder: Option<Holder>) -> Proces
         cgroup_id,
         holder,
     }
-}
-
-pub(crate) fn rule_name(connect: &abi::Connect, names: &Names) -> RuleName {
-    name_of(connect.generation, connect.slot, names)
-}
-
-/// The rule's name, by the policy that decided, if that is one of the two that the kernel has.
-pub(crate) fn name_of(generation: u8, slot: u32, names: &Names) -> RuleName {
-    let names = names.lock().unwrap_or_else(PoisonError::into_inner);
-    let of_generation = names.get(usize::from(generation));
-    let named = of_generation.and_then(|n| n.get(slot as usize)).cloned();
-    named.unwrap_or_else(RuleName::of_default)
 }
 
 /// A process names itself: what is no letter could forge log lines and terminal output.

@@ -16,8 +16,9 @@ use ebpf::abi;
 
 use crate::{
     address::SockCookie,
-    holds::Names,
     maps::{self, MapsError},
+    rule_names::{self, Names},
+    sys::PodOf,
 };
 use policy::RuleName;
 
@@ -40,13 +41,17 @@ impl Shares {
     }
 }
 
-/// The kernel's table of shares, by the rule's slot.
+/// The kernel's table of shares, by the rule's slot. Flows from before a slot was the rule's are copied whatever the share: who
+/// reads copies asks [`Shares`] of these.
 pub(crate) struct LeftOut {
-    map: Array<MapData, u32>,
+    map: Array<MapData, PodOf<abi::TapShare>>,
     shares: Shares,
-    /// Entries that are not 0.
-    written: BTreeMap<u32, u32>,
+    /// Entries whose share is not 0.
+    written: BTreeMap<u32, abi::TapShare>,
 }
+
+/// The entry of a rule of which no flow is left out.
+const NONE: abi::TapShare = abi::TapShare { share: 0, since: 0 };
 
 impl LeftOut {
     pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
@@ -74,11 +79,11 @@ impl LeftOut {
         let wanted = entries(&shares, names);
         let old = std::mem::take(&mut self.written);
         for index in old.keys().filter(|index| !wanted.contains_key(index)) {
-            self.map.set(*index, 0, 0)?;
+            self.map.set(*index, PodOf(NONE), 0)?;
         }
         for (index, share) in &wanted {
             if old.get(index) != Some(share) {
-                self.map.set(*index, *share, 0)?;
+                self.map.set(*index, PodOf(*share), 0)?;
             }
         }
         self.written = wanted;
@@ -88,21 +93,25 @@ impl LeftOut {
 }
 
 /// The shares by slot, in both policies that the kernel has.
-fn entries(shares: &HashMap<RuleName, u32>, names: &Names) -> BTreeMap<u32, u32> {
-    let names = names.lock().unwrap_or_else(PoisonError::into_inner);
+fn entries(shares: &HashMap<RuleName, u32>, names: &Names) -> BTreeMap<u32, abi::TapShare> {
+    let names = rule_names::lock(names);
     let generations = (0..).zip(names.iter());
     let slots = generations.flat_map(|(generation, names)| {
-        let slots = (0..).zip(names.iter());
-        slots.map(move |(slot, name)| (generation * abi::RULE_SLOTS + slot, name))
+        let slots = (0..).zip(names.by_slot.iter());
+        slots.filter_map(move |(slot, name)| {
+            let share = *shares.get(name)?;
+            let since = names.since;
+            let index = generation * abi::RULE_SLOTS + slot;
+            Some((index, abi::TapShare { share, since }))
+        })
     });
-    slots
-        .filter_map(|(index, name)| Some((index, *shares.get(name)?)))
-        .collect()
+    slots.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rule_names::RuleNames;
 
     #[test]
     fn as_many_flows_are_left_out_as_the_share_says_and_always_the_same() {
@@ -126,10 +135,14 @@ mod tests {
 
     #[test]
     fn a_rule_is_found_in_both_policies() {
-        let name = |names: &[&str]| names.iter().map(|n| RuleName::new(n)).collect::<Arc<[_]>>();
-        let names = Arc::new(Mutex::new([name(&["a", "r"]), name(&["r"])]));
+        let names = |names: &[&str], since| RuleNames {
+            by_slot: names.iter().map(|n| RuleName::new(n)).collect(),
+            since,
+        };
+        let names = Arc::new(Mutex::new([names(&["a", "r"], 4), names(&["r"], 3)]));
         let shares = HashMap::from([(RuleName::new("r"), 7)]);
-        let slots = [(1, 7), (abi::RULE_SLOTS, 7)];
+        let share = |since| abi::TapShare { share: 7, since };
+        let slots = [(1, share(4)), (abi::RULE_SLOTS, share(3))];
         assert_eq!(entries(&shares, &names), BTreeMap::from(slots));
     }
 }

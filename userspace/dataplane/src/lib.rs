@@ -27,6 +27,7 @@
 //! - `limit_hooks.rs`: the beginning and the end of connections that a limit counts.
 //! - `meter_hooks.rs`, `meters.rs`, `untouched.rs`, `counters.rs`: flows that are left alone, and counts.
 //! - `ledger.rs`: connections that were left alone for comparison, and those that they are compared with.
+//! - `rule_names.rs`: names of rules by the kernel's numbers, which are other rules' two policies later.
 //! - `left_out.rs`: tapped flows that are not copied while there is no time for all.
 //! - `tap.rs`: copies of the packets of flows that are only read. `tap_outcomes.rs`: which rule such a flow meets whose
 //!   session was asked for. `running/`: connections that were there before the
@@ -98,6 +99,7 @@ mod quota;
 pub mod readers;
 mod remembered;
 mod rivals;
+mod rule_names;
 mod running;
 pub mod shortcut;
 mod sock_diag;

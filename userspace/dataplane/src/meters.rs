@@ -5,11 +5,7 @@
 //! called now and then. It shows one flow at a time: what is counted of each is kilobytes, and
 //! there may be as many as [`abi::MAX_METERS`].
 
-use std::{
-    collections::{BTreeMap, HashMap as StdHashMap},
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use aya::maps::{HashMap, MapData, MapError};
 use ebpf::abi;
@@ -17,9 +13,10 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
-    holds::{self, Names},
+    holds,
     ledger::{self, Groups, Ledger},
     left_out::Shares,
+    rule_names::{self, FlowRules, Known},
     sys::PodOf,
     untouched::Untouched,
 };
@@ -92,17 +89,12 @@ pub struct Traffic {
     pub latencies: Latencies,
 }
 
-/// A generation, and a slot in its policy.
-type Slot = (u8, u32);
-
 /// The kernel's table, and what was taken out of it.
 pub(crate) struct Meters {
     map: HashMap<MapData, u64, PodOf<abi::Meter>>,
-    names: Names,
     left_out: Shares,
-    /// Rules of the flows in the table, and the slots that they had when they were looked up. A rule's slot is another
-    /// rule's two policies later; a flow's slot is another when its session has become known.
-    rules: StdHashMap<(u64, u64), (RuleName, Slot)>,
+    /// Rules of the flows in the table.
+    rules: FlowRules,
     ended: BTreeMap<RuleName, Traffic>,
     ledger: Ledger,
 }
@@ -117,14 +109,13 @@ struct Live<'a> {
 impl Meters {
     pub(crate) fn new(
         map: HashMap<MapData, u64, PodOf<abi::Meter>>,
-        names: Names,
+        rules: FlowRules,
         left_out: Shares,
     ) -> Self {
         Self {
             map,
-            names,
             left_out,
-            rules: StdHashMap::new(),
+            rules,
             ended: BTreeMap::new(),
             ledger: Ledger::default(),
         }
@@ -132,7 +123,12 @@ impl Meters {
 
     /// Whether a flow was in the table when it was last read.
     pub(crate) fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+        self.rules.known().is_empty()
+    }
+
+    /// The rules of the flows in the table.
+    pub(crate) fn rules(&self) -> &FlowRules {
+        &self.rules
     }
 
     /// Reads all flows: shows `each` the live ones, and adds those that have ended to their rules.
@@ -175,7 +171,8 @@ impl Meters {
         // Collected first: an entry that is removed sends the iteration back to its beginning.
         let most = abi::MAX_METERS as usize;
         let cookies: Vec<u64> = self.map.keys().take(most).collect::<Result<_, _>>()?;
-        let mut rules = StdHashMap::with_capacity(cookies.len());
+        let known = self.rules.known();
+        let mut rules = Known::with_capacity(cookies.len());
         let mut by_rule = BTreeMap::<_, Traffic>::new();
         for cookie in cookies {
             let PodOf(meter) = match self.map.get(&cookie, 0) {
@@ -183,13 +180,8 @@ impl Meters {
                 Err(MapError::KeyNotFound) => continue,
                 Err(error) => return Err(error),
             };
-            let key = (cookie, meter.opened_ns);
-            let slot = (meter.connect.generation, meter.connect.slot);
-            let known = self.rules.remove(&key).filter(|(_, at)| *at == slot);
-            let rule = known.map_or_else(
-                || holds::rule_name(&meter.connect, &self.names),
-                |(rule, _)| rule,
-            );
+            let (connect, opened_ns) = (&meter.connect, meter.opened_ns);
+            let rule = self.rules.name_by(&known, connect, opened_ns);
             let traffic = Traffic::from(&meter);
             let group = meter.connect.group;
             if meter.ended != 0 {
@@ -203,7 +195,7 @@ impl Meters {
                 }
                 continue;
             }
-            rules.insert(key, (rule.clone(), slot));
+            rules.note(connect, opened_ns, rule.clone());
             if !ledger::is_inline(group) {
                 by_rule.entry(rule.clone()).or_default().add(&traffic);
             }
@@ -219,15 +211,14 @@ impl Meters {
                 traffic,
             });
         }
-        self.rules = rules;
+        self.rules.keep(rules);
         Ok(by_rule)
     }
 
     /// Rules that no policy has any more count as one, so that generated names cannot pile up.
     pub(crate) fn forget_rules(&mut self, gone: &RuleName) {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let names: Vec<Arc<[RuleName]>> = names.to_vec();
-        let is_known = |rule: &RuleName| names.iter().any(|known| known.contains(rule));
+        let names = rule_names::lock(self.rules.names()).to_vec();
+        let is_known = |rule: &RuleName| names.iter().any(|of| of.by_slot.contains(rule));
         let ended = std::mem::take(&mut self.ended);
         for (rule, traffic) in ended {
             let rule = if is_known(&rule) { rule } else { gone.clone() };

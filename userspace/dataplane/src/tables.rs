@@ -20,6 +20,7 @@ use crate::{
     counters::{Outcome, RuleCount, one_by_one},
     maps::PolicyMaps,
     quota::{FullQuotas, Quota},
+    rule_names::RuleNames,
     sys::PodOf,
 };
 use policy::{Action, Fail, LimitPer, RuleName, Sample};
@@ -47,6 +48,8 @@ struct Written {
     cgroups: Vec<abi::CgroupKey>,
     namespaces: Vec<abi::NetnsKey>,
     names: Arc<[RuleName]>,
+    /// The number of forgettings when it was written.
+    since: u32,
 }
 
 pub(crate) struct Tables {
@@ -117,9 +120,29 @@ impl Tables {
         u8::from(self.settings.generation & 1 != 0)
     }
 
+    /// How often everything that was remembered has been forgotten, as connections have it that come now.
+    pub(crate) fn forgets(&self) -> u32 {
+        self.settings.forgets
+    }
+
     /// The names by slot of a generation, for flows that were decided under it.
-    pub(crate) fn names(&self) -> [Arc<[RuleName]>; abi::GENERATIONS as usize] {
-        self.written.each_ref().map(|w| w.names.clone())
+    pub(crate) fn names(&self) -> [RuleNames; abi::GENERATIONS as usize] {
+        self.written.each_ref().map(|w| RuleNames {
+            by_slot: w.names.clone(),
+            since: w.since,
+        })
+    }
+
+    /// The names that there will be once a policy is installed. Flows may come under it before whoever installs it knows.
+    pub(crate) fn names_with(&self, compiled: &Compiled) -> [RuleNames; abi::GENERATIONS as usize] {
+        let mut names = self.names();
+        if let Some(next) = names.get_mut(1 - usize::from(self.generation())) {
+            *next = RuleNames {
+                by_slot: compiled.names.clone().into(),
+                since: self.settings.forgets,
+            };
+        }
+        names
     }
 
     /// Nothing that is remembered stands any more. Gives the number of what will be from now on.
@@ -378,6 +401,7 @@ impl Tables {
                 .map_err(of("rules"))?;
         }
         written.names = compiled.names.clone().into();
+        written.since = self.settings.forgets;
         let backends = self.backends.write(generation, &compiled.balanced);
         backends.map_err(of("backends"))?;
         let policy = policy_abi(compiled);

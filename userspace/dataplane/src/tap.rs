@@ -23,9 +23,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
     causes::{causes, other},
-    holds::{self, Names, Process},
+    holds::{self, Process},
     left_out::{LeftOut, Shares},
     maps::{self, MapsError},
+    rule_names::FlowRules,
     sys::{self, PodOf, Ring},
     tap_outcomes::{Outcomes, Settled},
 };
@@ -60,9 +61,13 @@ pub const TAP_ROWS_BYTES: u32 = abi::TAP_ROWS_BYTES;
 /// The reader looks after this time while something comes. Each look takes a processor from somebody.
 const LOOK: Duration = Duration::from_millis(4);
 
-/// The reader looks after this time if it has slept until lately, or if it has found more than one in [`FULL`] of the ring.
+/// The reader looks after this time if it has slept until lately, or if it has found as much as one in [`FULL`] of the ring.
 const LOOK_SOON: Duration = Duration::from_millis(1);
-const FULL: usize = 32;
+const FULL: u64 = 32;
+
+/// Bytes of the ring that are told before the consumer pauses, and the reader looks whether it is to stop: some 5,000 short
+/// records, which take milliseconds.
+const MOST_AT_ONCE: u64 = 1 << 20;
 
 /// So many looks after it has slept are soon: what comes now and then is told at once.
 const LOOKS_SOON: u32 = 16;
@@ -86,6 +91,8 @@ pub struct TapFlow {
     pub process: Process,
     /// The rule that decided.
     pub rule: RuleName,
+    /// Copies of its handshake are to say which rule it meets.
+    pub asks: bool,
 }
 
 /// An event of the tap, of the flow with this cookie.
@@ -137,7 +144,7 @@ impl Tap {
 
     /// Makes the ring, unless there is one. Called before a policy that taps is in force. Without a ring
     /// what should be tapped is lost, and counted so.
-    pub(crate) fn open(&mut self, bytes: u32, names: &Names) {
+    pub(crate) fn open(&mut self, bytes: u32, rules: &FlowRules) {
         if self.sleeps.is_none() {
             return;
         }
@@ -153,12 +160,12 @@ impl Tap {
         if let ((Some(sleeps), Some(meters)), (Some(left_out), Some(outcomes))) = (maps, told) {
             self.reader = Some(TapReader {
                 ring,
-                bytes: bytes as usize,
+                bytes: u64::from(bytes),
                 sleeps,
                 meters,
                 left_out,
                 outcomes,
-                names: names.clone(),
+                rules: rules.clone(),
             });
         }
     }
@@ -194,12 +201,12 @@ impl Tap {
 pub struct TapReader {
     ring: Ring,
     /// The ring's size.
-    bytes: usize,
+    bytes: u64,
     sleeps: Array<MapData, u32>,
     meters: HashMap<MapData, u64, PodOf<abi::Meter>>,
     left_out: LeftOut,
     outcomes: Outcomes,
-    names: Names,
+    rules: FlowRules,
 }
 
 /// The table of observed flows, to ask for those whose beginning was missed.
@@ -207,7 +214,7 @@ pub struct TapFlows<'a> {
     meters: &'a HashMap<MapData, u64, PodOf<abi::Meter>>,
     left_out: &'a mut LeftOut,
     outcomes: &'a mut Outcomes,
-    names: &'a Names,
+    rules: &'a FlowRules,
 }
 
 impl TapFlows<'_> {
@@ -219,7 +226,7 @@ impl TapFlows<'_> {
         }
         let PodOf(meter) = self.meters.get(&cookie.0, 0).ok()?;
         let goes_on = meter.ended == 0 && meter.connect.taps != 0;
-        goes_on.then(|| flow(&meter.connect, &meter.client, self.names))
+        goes_on.then(|| flow(&meter.connect, meter.opened_ns, &meter.client, self.rules))
     }
 
     /// Has the kernel treat a flow so from its next packet on, as one of this rule's.
@@ -234,7 +241,8 @@ impl TapFlows<'_> {
             Err(MapError::KeyNotFound) => return Ok(()),
             Err(error) => return Err(other(error)),
         };
-        let told = self.outcomes.tell(&meter.connect, rule, to, self.names);
+        let names = self.rules.names();
+        let told = self.outcomes.tell(&meter.connect, rule, to, names);
         told.map_err(other)
     }
 
@@ -260,8 +268,14 @@ impl TapFlows<'_> {
     /// # Errors
     /// The kernel's.
     pub fn leave_out(&mut self, shares: &BTreeMap<RuleName, f64>) -> io::Result<()> {
-        let set = self.left_out.set(shares, self.names);
+        let set = self.left_out.set(shares, self.rules.names());
         set.map_err(other)
+    }
+
+    /// Whether the flow of this rule is one of those that are left out. The kernel copies one all the same that is older than the
+    /// two policies that it has.
+    pub fn is_left_out(&self, rule: &RuleName, cookie: SockCookie) -> bool {
+        self.left_out.shares().has(rule, cookie)
     }
 }
 
@@ -274,7 +288,7 @@ fn is_live(meters: &HashMap<MapData, u64, PodOf<abi::Meter>>, cookie: SockCookie
 pub trait TapConsumer {
     /// An event of the flow with this cookie.
     fn event(&mut self, cookie: SockCookie, event: TapEvent<'_>, flows: &mut TapFlows<'_>);
-    /// All events that were there have been told. Returns after which time this is to be called again though nothing
+    /// All events that were there have been told, or so many that it is time to look after other things. Returns after which time this is to be called again though nothing
     /// comes; None: it need not be.
     fn pause(&mut self, flows: &mut TapFlows<'_>) -> Option<Duration>;
     /// The ring cannot be waited for, for want of memory or descriptors. The reader looks every few milliseconds until it
@@ -290,11 +304,17 @@ impl TapReader {
         loop {
             let (found, again) = self.drain(consumer);
             idle = if found > 0 { 0 } else { idle + 1 };
-            let is_soon = looks < LOOKS_SOON || found > self.bytes / FULL;
+            let much = (self.bytes / FULL).min(MOST_AT_ONCE);
+            let is_behind = found > 0 && self.ring.end() - self.ring.shown() >= much;
+            let look = match looks < LOOKS_SOON || found >= much {
+                _ if is_behind => Duration::ZERO,
+                true => LOOK_SOON,
+                false => LOOK,
+            };
             let waited = match idle > IDLE_LOOKS {
                 false => {
                     looks = looks.saturating_add(1);
-                    self.wait(stop, Some(if is_soon { LOOK_SOON } else { LOOK }), false)
+                    self.wait(stop, Some(look), false)
                 }
                 true => {
                     (idle, looks) = (0, 0);
@@ -310,32 +330,28 @@ impl TapReader {
                 is_closed(stop)
             });
             if stopped {
-                self.drain(consumer);
+                let end = self.ring.end();
+                while self.ring.shown() < end && self.drain(consumer).0 > 0 {}
                 return;
             }
         }
     }
 
-    /// Tells what is in the ring. Returns of how many bytes that was, and after which time to look again in any case.
-    fn drain(&mut self, consumer: &mut impl TapConsumer) -> (usize, Option<Duration>) {
-        let mut found = 0;
+    /// Tells what is in the ring by now, or [`MOST_AT_ONCE`] of it, whatever comes meanwhile. Returns how many of its bytes that
+    /// were, and after which time to look again in any case.
+    fn drain(&mut self, consumer: &mut impl TapConsumer) -> (u64, Option<Duration>) {
         let mut flows = TapFlows {
             meters: &self.meters,
             left_out: &mut self.left_out,
             outcomes: &mut self.outcomes,
-            names: &self.names,
+            rules: &self.rules,
         };
-        let names = &self.names;
-        let mut told = |bytes: &[u8]| {
-            match event(bytes, names) {
-                Some((cookie, event)) => consumer.event(cookie, event, &mut flows),
-                None => tracing::error!("a record of the tap could not be read"),
-            }
-            bytes.len()
+        let rules = &self.rules;
+        let tell = |bytes: &[u8]| match event(bytes, rules) {
+            Some((cookie, event)) => consumer.event(cookie, event, &mut flows),
+            None => tracing::error!("a record of the tap could not be read"),
         };
-        while let Some(bytes) = self.ring.next(&mut told) {
-            found += bytes;
-        }
+        let found = self.ring.drain(MOST_AT_ONCE, tell);
         (found, consumer.pause(&mut flows))
     }
 
@@ -383,7 +399,7 @@ fn is_closed(mut pipe: &PipeReader) -> bool {
     !read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
 }
 
-fn event<'a>(bytes: &'a [u8], names: &Names) -> Option<(SockCookie, TapEvent<'a>)> {
+fn event<'a>(bytes: &'a [u8], rules: &FlowRules) -> Option<(SockCookie, TapEvent<'a>)> {
     let record = sys::bytes::read::<abi::TapRecord>(bytes)?;
     let direction = match record.is_request {
         0 => Direction::Responses,
@@ -392,7 +408,9 @@ fn event<'a>(bytes: &'a [u8], names: &Names) -> Option<(SockCookie, TapEvent<'a>
     let event = match u32::from(record.kind) {
         abi::TAP_BEGIN => {
             let begin = sys::bytes::read::<abi::TapBegin>(bytes)?;
-            TapEvent::Begins(Box::new(flow(&begin.connect, &begin.client, names)))
+            let opened_ns = record.at_ns;
+            let flow = flow(&begin.connect, opened_ns, &begin.client, rules);
+            TapEvent::Begins(Box::new(flow))
         }
         abi::TAP_START => TapEvent::Starts(direction, record.seq),
         abi::TAP_BYTES => {
@@ -410,6 +428,7 @@ fn event<'a>(bytes: &'a [u8], names: &Names) -> Option<(SockCookie, TapEvent<'a>
                     abi::FRAMING_SEGMENTS => KernelFraming::Segments,
                     _ => KernelFraming::OtherSegments,
                 },
+                missed: record.missed != 0,
             };
             TapEvent::Passes(direction, packet)
         }
@@ -421,13 +440,19 @@ fn event<'a>(bytes: &'a [u8], names: &Names) -> Option<(SockCookie, TapEvent<'a>
     Some((SockCookie(record.cookie), event))
 }
 
-fn flow(connect: &abi::Connect, client: &abi::Endpoint, names: &Names) -> TapFlow {
+fn flow(
+    connect: &abi::Connect,
+    opened_ns: u64,
+    client: &abi::Endpoint,
+    rules: &FlowRules,
+) -> TapFlow {
     TapFlow {
         cookie: SockCookie(connect.cookie),
         client: (client.family != 0).then(|| ClientAddr::new(address::from_abi(client))),
         orig_dst: OrigDst::new(address::from_abi(&connect.opener.orig_dst)),
         process: holds::process(connect),
-        rule: holds::rule_name(connect, names),
+        rule: rules.name(connect, opened_ns),
+        asks: u32::from(connect.taps) & abi::TAP_ASKS != 0,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Outcomes for tapped flows whose session was asked for: the kernel takes each with the flow's next packet.
 
-use std::{collections::HashSet, sync::PoisonError};
+use std::collections::HashSet;
 
 use aya::{
     Ebpf,
@@ -11,8 +11,8 @@ use ebpf::abi;
 use crate::{
     address::SockCookie,
     compile,
-    holds::Names,
     maps::{self, MapsError},
+    rule_names::{self, Names},
     sys::PodOf,
 };
 use policy::{RuleName, TapDepth};
@@ -51,8 +51,8 @@ impl Outcomes {
         settled: Settled,
         names: &Names,
     ) -> Result<(), MapError> {
-        let (generation, slot) =
-            place(connect.generation, rule, names).unwrap_or((connect.generation, connect.slot));
+        let own = (connect.generation, connect.slot, connect.forgets);
+        let (generation, slot, forgets) = place(connect.generation, rule, names).unwrap_or(own);
         let outcome = abi::TapOutcome {
             slot,
             generation,
@@ -62,6 +62,7 @@ impl Outcomes {
             },
             leaves: u8::from(settled == Settled::LeftAlone),
             pad: 0,
+            forgets,
         };
         let cookie = SockCookie(connect.cookie);
         self.map.insert(cookie.0, PodOf(outcome), 0)?;
@@ -93,37 +94,44 @@ impl Outcomes {
     }
 }
 
-/// The generation and the slot of a rule: of the policy that the flow began under, if that has it.
-fn place(own: u8, rule: &RuleName, names: &Names) -> Option<(u8, u32)> {
-    let names = names.lock().unwrap_or_else(PoisonError::into_inner);
+/// The generation and the slot of a rule, and since when they are: of the policy that the flow began under, if that has it.
+fn place(own: u8, rule: &RuleName, names: &Names) -> Option<(u8, u32, u32)> {
+    let names = rule_names::lock(names);
     let generations = [own, 1 - own.min(1)];
     generations.into_iter().find_map(|generation| {
         let of = names.get(usize::from(generation))?;
-        let slot = of.iter().position(|name| name == rule)?;
+        let slot = of.by_slot.iter().position(|name| name == rule)?;
         // The default's name stands behind those of rules, its slot behind all that there may be.
         let slot = match *rule == RuleName::of_default() {
             true => abi::MAX_RULES,
             false => u32::try_from(slot).ok()?,
         };
-        Some((generation, slot))
+        Some((generation, slot, of.since))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rule_names::RuleNames;
     use std::sync::{Arc, Mutex};
 
     #[test]
     fn a_rule_is_found_in_the_policy_of_its_flow_first() {
-        let names = |of: &[&str]| of.iter().map(|n| RuleName::new(n)).collect::<Arc<[_]>>();
-        let both = [names(&["a", "r", "default"]), names(&["r", "b", "default"])];
+        let names = |of: &[&str], since| RuleNames {
+            by_slot: of.iter().map(|n| RuleName::new(n)).collect(),
+            since,
+        };
+        let both = [
+            names(&["a", "r", "default"], 8),
+            names(&["r", "b", "default"], 9),
+        ];
         let both = Arc::new(Mutex::new(both));
         let at = |generation, rule: &str| place(generation, &RuleName::new(rule), &both);
-        assert_eq!(at(0, "r"), Some((0, 1)));
-        assert_eq!(at(1, "r"), Some((1, 0)));
-        assert_eq!(at(1, "a"), Some((0, 0)));
-        assert_eq!(at(1, "default"), Some((1, abi::MAX_RULES)));
+        assert_eq!(at(0, "r"), Some((0, 1, 8)));
+        assert_eq!(at(1, "r"), Some((1, 0, 9)));
+        assert_eq!(at(1, "a"), Some((0, 0, 8)));
+        assert_eq!(at(1, "default"), Some((1, abi::MAX_RULES, 9)));
         assert_eq!(at(1, "gone"), None);
     }
 }

@@ -178,6 +178,7 @@ fn pass(record: &Record, is_request: bool, to: &mut TappedFlow, told: &mut Told)
             abi::FRAMING_SEGMENTS => KernelFraming::Segments,
             _ => KernelFraming::OtherSegments,
         },
+        missed: head.missed != 0,
     };
     to.packet(direction, &packet, told, None);
 }

@@ -9,6 +9,7 @@ mod budget;
 mod copied;
 mod listed;
 mod metrics;
+mod reading;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
@@ -21,29 +22,24 @@ use std::{
 
 use cql::hash::BuildSpread;
 use dataplane::{
-    Adopted, ClientAddr, Settled, SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows, TapReader,
+    Adopted, Settled, SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows, TapReader,
 };
-use flow::{Flow, Flows, Path};
+use flow::Flows;
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     time::{ClockId, clock_gettime},
 };
 use parking_lot::Mutex;
-use policy::{Action, RuleName};
-use tap::{Beside, Counts, Direction, Packet, TappedFlow};
-use telemetry::{Rarely, series_of};
+use policy::RuleName;
+use telemetry::Rarely;
 
 use budget::Budget;
-use copied::CopiedSteps;
 pub use listed::Listed;
 use listed::ListedFlows;
 pub use metrics::TapMetrics;
+use reading::Reading;
 
-use super::{
-    context::ProxyContext,
-    question::Question,
-    recorder::{InDetail, InFrames, Recorder},
-};
+use super::context::ProxyContext;
 
 // What the kernel copies of a body is enough for whatever reads it.
 const _: () = assert!(dataplane::TAP_BODY_BYTES as usize >= cql::MAX_READ_BODY_BYTES);
@@ -59,9 +55,6 @@ const MAX_FLOWS: usize = 65_536;
 /// A flow of which nothing came for this time is looked for in the kernel: the word of its end may be
 /// among what was lost.
 const LOOK_AFTER: Duration = Duration::from_secs(5);
-
-/// So many bytes take about as long to read as a packet takes by itself.
-const BYTES_LIKE_A_PACKET: u64 = 1 << 10;
 
 /// The reason why a flow is read no more whose reader has panicked.
 const PANICKED: &str = "panicked";
@@ -159,27 +152,6 @@ struct TappedFlows {
     budget_looked: (Instant, Duration),
 }
 
-/// One of them.
-struct Reading {
-    flow: Arc<Flow>,
-    tapped: TappedFlow,
-    recorder: Recorder,
-    /// The steps that are no reporters. None: there are none.
-    steps: Option<Box<CopiedSteps>>,
-    /// When something came last, by the kernel's clock.
-    at_ns: u64,
-    /// The counts that metrics have been told.
-    counted: Counts,
-    rule: RuleName,
-    /// None: it is known which rule the flow meets.
-    question: Option<Question>,
-    /// The rule by its own name.
-    decided_by: RuleName,
-    /// The work since the budget was looked at: packets, and one more for so many bytes.
-    load: u64,
-    has_stopped: bool,
-}
-
 impl TapConsumer for TappedFlows {
     fn event(&mut self, cookie: SockCookie, event: TapEvent<'_>, flows: &mut TapFlows<'_>) {
         let reads = AssertUnwindSafe(|| self.read(cookie, event, flows));
@@ -235,7 +207,7 @@ impl TappedFlows {
     /// Reads an event of a flow.
     fn read(&mut self, cookie: SockCookie, event: TapEvent<'_>, flows: &mut TapFlows<'_>) {
         if let TapEvent::Begins(flow) = event {
-            self.begin(&flow);
+            self.begin(&flow, flows);
             return;
         }
         if let TapEvent::Ends { at_ns } = event {
@@ -344,6 +316,9 @@ impl TappedFlows {
         }
         if changed {
             self.metrics.tell_left_out(left_out, &before);
+            for (cookie, reading) in &mut self.flows {
+                reading.note_share(*cookie, flows);
+            }
         }
     }
 
@@ -359,18 +334,20 @@ impl TappedFlows {
                 let tapped = flows.get(cookie)?;
                 let client = tapped.client.filter(|_| count < MAX_FLOWS)?;
                 self.metrics.flows.set(count as i64 + 1);
-                let reading = Reading::begin(&self.shared, &self.listed, &tapped, client);
+                let mut reading = Reading::begin(&self.shared, &self.listed, &tapped, client);
+                reading.note_share(cookie, flows);
                 self.metrics.begin(reading.rule.as_str());
                 Some(free.insert(Box::new(reading)))
             }
         }
     }
 
-    fn begin(&mut self, tapped: &TapFlow) {
+    fn begin(&mut self, tapped: &TapFlow, flows: &TapFlows<'_>) {
         let Some(client) = tapped.client.filter(|_| self.flows.len() < MAX_FLOWS) else {
             return;
         };
-        let reading = Reading::begin(&self.shared, &self.listed, tapped, client);
+        let mut reading = Reading::begin(&self.shared, &self.listed, tapped, client);
+        reading.note_share(tapped.cookie, flows);
         self.metrics.begin(reading.rule.as_str());
         self.flows.insert(tapped.cookie, Box::new(reading));
         self.metrics.flows.set(self.flows.len() as i64);
@@ -390,6 +367,9 @@ impl TappedFlows {
             });
         }
         if matches!(settled, Settled::Tapped(_)) {
+            if let Some(reading) = self.flows.get_mut(&cookie) {
+                reading.note_share(cookie, flows);
+            }
             return;
         }
         self.flows.remove(&cookie);
@@ -435,134 +415,6 @@ impl TappedFlows {
             reading.finish(at_ns);
         }
         self.metrics.flows.set(0);
-    }
-}
-
-impl Reading {
-    /// Begins to read a flow.
-    fn begin(
-        shared: &Arc<ProxyContext>,
-        listed: &ListedFlows,
-        tapped: &TapFlow,
-        client: ClientAddr,
-    ) -> Self {
-        let flow = Flow::begin(
-            listed.number(tapped.cookie, &shared.flows),
-            client,
-            tapped.process.clone(),
-            tapped.orig_dst,
-            tapped.rule.clone(),
-        );
-        flow.set_action(&tapped.rule, Action::Enrich);
-        flow.travels(Path::Tap);
-        let flow = Arc::new(flow);
-        let mut recorder = Recorder::new(shared, &flow);
-        let question = asked::question(tapped, &flow, &shared.policy.borrow());
-        let mut decoded = TappedFlow::new(shared.services.prepared.at(steps::database(&flow)));
-        decoded.asks();
-        if question.is_none() {
-            decoded.asks_a_while();
-            recorder.attach_reporters(&flow);
-        }
-        listed.enter(tapped.cookie, &flow, question.is_some());
-        let steps = CopiedSteps::begin(
-            &shared.pipelines.borrow(),
-            &shared.pipeline_metrics,
-            &flow,
-            question.is_none(),
-        );
-        Self {
-            tapped: decoded,
-            question,
-            steps,
-            recorder,
-            at_ns: monotonic_ns(),
-            counted: Counts::default(),
-            rule: series_of(tapped.rule.clone()),
-            decided_by: tapped.rule.clone(),
-            load: 0,
-            has_stopped: false,
-            flow,
-        }
-    }
-
-    fn packet(&mut self, direction: Direction, packet: &Packet<'_>) {
-        self.at_ns = packet.at_ns;
-        test_hooks::get().may_panic(packet.bytes);
-        self.load += 1 + packet.bytes.len() as u64 / BYTES_LIKE_A_PACKET;
-        let (tapped, recorder) = (&mut self.tapped, &mut self.recorder);
-        let steps = self.steps.as_deref_mut();
-        let steps = steps.map(|steps| steps as &mut dyn Beside);
-        recorder.look_for_watchers(&self.flow);
-        let followed = recorder.followed.take();
-        // Copies have what the rule's steps need. Whoever watches or captures gets no more.
-        let in_detail = followed.as_ref().is_some_and(|f| f.wants_requests());
-        if recorder.reads_details(in_detail) {
-            tapped.forget_details();
-        }
-        match followed {
-            None => tapped.packet(direction, packet, recorder, steps),
-            Some(followed) if !in_detail => {
-                let mut frames = InFrames(InDetail { recorder, followed });
-                tapped.packet(direction, packet, &mut frames, steps);
-                self.recorder.followed = Some(frames.0.followed);
-            }
-            Some(followed) => {
-                tapped.wants(
-                    followed.wants_texts(),
-                    followed.wants_contexts(),
-                    followed.wants_values(),
-                );
-                tapped.wants_whole(followed.wants_whole());
-                let mut detail = InDetail { recorder, followed };
-                tapped.packet(direction, packet, &mut detail, steps);
-                let mut followed = detail.followed;
-                // Reporters write what waits when they are asked; nobody is held.
-                followed.holds();
-                self.recorder.followed = Some(followed);
-            }
-        }
-    }
-
-    /// Notes what is known of the session. Answers which rule the flow meets, once it is known, and begins to report to
-    /// that rule's reporters.
-    fn settle(&mut self) -> Option<(RuleName, Settled)> {
-        let asked = self.tapped.session()?;
-        let Some(question) = &self.question else {
-            if asked::note(asked, &self.flow) {
-                self.tapped.asks_no_more();
-            }
-            return None;
-        };
-        let metrics = &self.recorder.shared.metrics.sessions;
-        let (by, settled) = asked::answer(question, asked, &self.flow, metrics)?;
-        self.question = None;
-        self.tapped.asks_a_while();
-        if let Settled::Tapped(_) = settled {
-            self.recorder.switch_rule(&self.flow);
-            let shared = &self.recorder.shared;
-            let (pipelines, metrics) = (shared.pipelines.borrow(), &shared.pipeline_metrics);
-            let flow = &self.flow;
-            let adopts = |steps: &mut Box<CopiedSteps>| steps.adopt_rule(&pipelines, metrics, flow);
-            if !self.steps.as_mut().is_some_and(adopts) {
-                self.steps = None;
-            }
-            self.rule = series_of(by.rule.clone());
-            self.decided_by = by.rule.clone();
-        }
-        Some((by.rule, settled))
-    }
-
-    /// Tells the reporters of requests that were not answered.
-    fn finish(&mut self, at_ns: u64) {
-        let (tapped, recorder) = (&mut self.tapped, &mut self.recorder);
-        match recorder.followed.take() {
-            Some(followed) if followed.wants_requests() => {
-                let mut detail = InDetail { recorder, followed };
-                tapped.finish(at_ns, &mut detail);
-            }
-            _ => tapped.finish(at_ns, recorder),
-        }
     }
 }
 

@@ -15,7 +15,7 @@ pub const MAX_HELD_PACKETS: usize = 750;
 /// The memory of a packet that waits, beside its bytes.
 const HELD_PACKET_BYTES: usize = 64;
 
-/// TCP's largest window. A packet that is further ahead is none of this connection's.
+/// TCP's largest window. A packet that is further ahead of what has passed is none that a peer takes.
 const MAX_WINDOW: i32 = 1 << 30;
 
 /// A part of a direction, in order.
@@ -117,21 +117,13 @@ impl Follower {
                 });
                 self.resume(packet, frame_at, tell);
             }
-            State::Lost(from) => {
-                let frame_at = packet.frame_at.filter(|at| distance(from, *at) >= 0);
-                let Some(frame_at) = frame_at else {
-                    return;
-                };
-                self.resume(packet, frame_at, tell);
-            }
+            State::Lost(from) => self.look_for_frame(from, packet, tell),
             State::Follows(next) => {
                 let ahead = distance(next, packet.seq);
-                if ahead > MAX_WINDOW {
-                    return;
-                }
+                let is_near = (1..=MAX_WINDOW).contains(&ahead);
                 // Bytes that have passed without a copy may be in this packet, sent again: the other direction has
                 // gone on without them, so they are not told any more.
-                if distance(next, packet.passed) > 0 || ahead > 0 && !self.hold(next, packet) {
+                if has_missed(next, packet) || is_near && !self.hold(next, packet) {
                     self.gap(next, packet, tell);
                 } else if ahead <= 0 {
                     self.deliver(packet, tell);
@@ -148,8 +140,18 @@ impl Follower {
             at_ns: packet.at_ns,
             piece: Piece::Gap,
         });
-        let frame_at = packet.frame_at.filter(|at| distance(next, *at) >= 0);
-        if let Some(frame_at) = frame_at {
+        self.look_for_frame(next, packet, tell);
+    }
+
+    /// Goes on with the frame that begins in this packet, if one does. Bytes are missing from `from` on.
+    fn look_for_frame(&mut self, from: u32, packet: &Packet<'_>, tell: &mut impl FnMut(Told<'_>)) {
+        // With what passes: a number that stays behind is ahead 2 GiB later.
+        let from = match has_missed(from, packet) {
+            true => packet.passed,
+            false => from,
+        };
+        self.state = State::Lost(from);
+        if let Some(frame_at) = packet.frame_at.filter(|at| distance(from, *at) >= 0) {
             self.resume(packet, frame_at, tell);
         }
     }
@@ -256,6 +258,11 @@ impl Follower {
     }
 }
 
+/// Whether bytes from this one on have passed, and will not be told.
+fn has_missed(next: u32, packet: &Packet<'_>) -> bool {
+    packet.missed || distance(next, packet.passed) > 0
+}
+
 impl Held {
     fn as_packet(&self) -> Packet<'_> {
         Packet {
@@ -267,156 +274,11 @@ impl Held {
             passed: self.passed,
             frame_at: self.frame_at,
             framing: self.framing,
+            missed: false,
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A packet that passes when all before it has.
-    fn packet(seq: u32, bytes: &[u8]) -> Packet<'_> {
-        Packet {
-            at_ns: 1,
-            seq,
-            before: 0,
-            bytes,
-            after: 0,
-            passed: seq,
-            frame_at: None,
-            framing: KernelFraming::Frames,
-        }
-    }
-
-    /// Pushes a packet, and returns the pieces that a follower tells, as text.
-    fn told(follower: &mut Follower, packet: &Packet<'_>) -> String {
-        let mut told = String::new();
-        follower.push(packet, &mut |Told { piece, .. }| match piece {
-            Piece::Bytes(bytes) => told += &String::from_utf8_lossy(bytes),
-            Piece::Skipped(bytes) => told += &format!("<{bytes}>"),
-            Piece::Gap => told += "|gap|",
-            Piece::Resumed(_) => told += "|on|",
-        });
-        told
-    }
-
-    fn begun(at: u32) -> Follower {
-        let mut follower = Follower::default();
-        follower.begin(at);
-        follower
-    }
-
-    #[test]
-    fn bytes_that_were_seen_are_not_told_again_whatever_the_boundaries() {
-        let mut follower = begun(u32::MAX - 2);
-        assert_eq!(told(&mut follower, &packet(u32::MAX - 2, b"abcd")), "abcd");
-        assert_eq!(told(&mut follower, &packet(u32::MAX - 2, b"abcd")), "");
-        // Sent again with more behind it, and the number has wrapped.
-        assert_eq!(told(&mut follower, &packet(u32::MAX, b"cdef")), "ef");
-        assert_eq!(told(&mut follower, &packet(3, b"gh")), "gh");
-    }
-
-    #[test]
-    fn a_hole_is_waited_for_as_long_as_it_may_be_filled() {
-        let mut follower = begun(100);
-        let mut ahead = packet(103, b"de");
-        ahead.passed = 100;
-        assert_eq!(told(&mut follower, &ahead), "");
-        assert_eq!(told(&mut follower, &ahead), "", "again");
-        (ahead.seq, ahead.bytes) = (105, b"f");
-        assert_eq!(told(&mut follower, &ahead), "");
-        assert_eq!(told(&mut follower, &packet(100, b"abc")), "abcdef");
-        assert_eq!(follower.held_bytes, 0);
-    }
-
-    #[test]
-    fn a_hole_that_has_passed_is_a_gap_until_a_frame_begins() {
-        let mut follower = begun(100);
-        let mut behind = packet(110, b"middle");
-        behind.passed = 110;
-        assert_eq!(told(&mut follower, &behind), "|gap|");
-        assert_eq!(told(&mut follower, &packet(100, b"late")), "");
-        let mut frame = packet(116, b"restnew");
-        frame.frame_at = Some(120);
-        assert_eq!(told(&mut follower, &frame), "|on|new");
-        assert_eq!(told(&mut follower, &packet(123, b"er")), "er");
-        // A frame that began before what is missing is none to go on with.
-        let mut behind = packet(130, b"x");
-        (behind.passed, behind.frame_at) = (130, Some(90));
-        assert_eq!(told(&mut follower, &behind), "|gap|");
-    }
-
-    #[test]
-    fn bytes_without_a_copy_that_are_sent_again_are_none_to_go_on_with() {
-        let mut again = packet(110, b"again");
-        again.passed = 125;
-        assert_eq!(told(&mut begun(110), &again), "|gap|");
-        // Nor is what has waited for them.
-        let mut waits = packet(112, b"waits");
-        waits.passed = 110;
-        let mut follower = begun(110);
-        assert_eq!(told(&mut follower, &waits), "");
-        (again.bytes, again.passed) = (b"ag", 117);
-        assert_eq!(told(&mut follower, &again), "|gap|");
-        // A frame behind them is.
-        again = packet(115, b"xx12345frame");
-        (again.passed, again.frame_at) = (117, Some(122));
-        assert_eq!(told(&mut follower, &again), "|on|frame");
-    }
-
-    #[test]
-    fn the_packet_that_shows_a_gap_may_be_read_itself() {
-        let mut follower = begun(100);
-        let mut behind = packet(110, b"frame");
-        (behind.passed, behind.frame_at) = (105, Some(110));
-        assert_eq!(told(&mut follower, &behind), "|gap||on|frame");
-    }
-
-    #[test]
-    fn bytes_that_were_not_copied_are_told_by_their_number() {
-        let mut follower = begun(10);
-        let mut long = packet(10, b"ab");
-        (long.before, long.after) = (3, 4);
-        assert_eq!(told(&mut follower, &long), "<3>ab<4>");
-        let mut again = packet(10, b"");
-        again.before = 12;
-        assert_eq!(told(&mut follower, &again), "<3>");
-        let mut partly = packet(20, b"");
-        partly.after = 7;
-        assert_eq!(told(&mut follower, &partly), "<5>");
-    }
-
-    #[test]
-    fn what_waits_is_bounded() {
-        let mut follower = begun(0);
-        let chunk = [0; 4096];
-        let mut at = 1;
-        let mut gap = String::new();
-        let ahead = |seq, bytes| Packet {
-            passed: 0,
-            ..packet(seq, bytes)
-        };
-        while gap.is_empty() {
-            gap = told(&mut follower, &ahead(at, &chunk));
-            at += 4096;
-            assert!(follower.held_bytes <= MAX_HELD_BYTES);
-        }
-        assert_eq!(gap, "|gap|");
-        assert!(at > 900_000 && follower.held.is_empty() && !follower.follows());
-        let mut follower = begun(0);
-        let mut held = 0;
-        while told(&mut follower, &ahead(2 + 2 * held, b"x")).is_empty() {
-            held += 1;
-        }
-        assert_eq!(held as usize, MAX_HELD_PACKETS);
-    }
-
-    #[test]
-    fn a_packet_of_another_connection_changes_nothing() {
-        let mut follower = begun(0);
-        assert_eq!(told(&mut follower, &packet(0x5000_0000, b"x")), "");
-        assert!(follower.held.is_empty());
-        assert_eq!(told(&mut follower, &packet(0, b"a")), "a");
-    }
-}
+#[path = "follower_tests.rs"]
+mod tests;

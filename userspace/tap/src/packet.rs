@@ -42,6 +42,9 @@ pub struct Packet<'a> {
     pub frame_at: Option<u32>,
     /// How the kernel reads the direction.
     pub framing: KernelFraming,
+    /// Bytes of the direction have passed without a copy since the packet before it. Sequence numbers alone show that of less than
+    /// 2 GiB.
+    pub missed: bool,
 }
 
 impl Packet<'_> {

@@ -66,6 +66,7 @@ fn packet(seq: u32, bytes: &[u8]) -> Packet<'_> {
         passed: seq,
         frame_at: None,
         framing: KernelFraming::Frames,
+        missed: false,
     }
 }
 

@@ -157,6 +157,8 @@ struct Side {
     /// Ranges beyond that have arrived.
     beyond: Vec<(usize, usize)>,
     framing: KernelFraming,
+    /// The kernel says with the next copy that one was lost.
+    missed: bool,
 }
 
 /// The treatment that packets get.
@@ -165,6 +167,8 @@ struct Network {
     reorders: bool,
     /// In percent of the kernel's copies.
     loses: usize,
+    /// The kernel says that copies were lost.
+    says_so: bool,
 }
 
 impl Side {
@@ -178,6 +182,7 @@ impl Side {
             received: 0,
             beyond: Vec::new(),
             framing: KernelFraming::Frames,
+            missed: false,
         }
     }
 
@@ -260,6 +265,7 @@ impl Side {
             passed: self.seq(passed),
             frame_at: frame_at.map(|at| self.seq(at)),
             framing: self.framing,
+            missed: std::mem::take(&mut self.missed),
         }
     }
 }
@@ -361,6 +367,7 @@ impl Case {
             let packet = side.arrives(from, to);
             if self.dice.below(100) < self.network.loses {
                 self.lost += 1;
+                side.missed = self.network.says_so;
                 continue;
             }
             self.tapped
@@ -422,7 +429,7 @@ proptest! {
         seed in any::<u64>(),
         padding in paddings(),
     ) {
-        let mut case = Case::new(version, seed, Network { reorders: true, loses: 0 });
+        let mut case = Case::new(version, seed, Network { reorders: true, loses: 0, says_so: false });
         case.handshake();
         case.rounds(6, &padding);
         prop_assert_eq!(&case.sink.seen, &case.inline_sink.seen);
@@ -444,9 +451,10 @@ proptest! {
         padding in paddings(),
         loses in 1..60_usize,
         reorders in any::<bool>(),
+        says_so in any::<bool>(),
         begins_late in any::<bool>(),
     ) {
-        let mut case = Case::new(version, seed, Network { reorders, loses: 0 });
+        let mut case = Case::new(version, seed, Network { reorders, loses: 0, says_so });
         if begins_late {
             // Nothing of its beginning is known: neither where it begins, nor what was agreed on.
             case.network.loses = 100;
@@ -465,7 +473,7 @@ proptest! {
         }
         let missing = case.sent.len() - told;
         // Nothing is lost any more: from the second round on everything is told.
-        case.network = Network { reorders: false, loses: 0 };
+        case.network = Network { reorders: false, loses: 0, says_so };
         case.rounds(2, &[0]);
         // The packet behind it shows what is missing.
         prop_assert!(missing == 0 || begins_late || case.tapped.counts().gaps > 0);
@@ -510,6 +518,7 @@ fn no_request_gets_lost_beside_a_gap() {
                 passed: *seq,
                 frame_at: is_frame.then_some(*seq),
                 framing: KernelFraming::Frames,
+                missed: false,
             };
             *seq += bytes.len() as u32;
             flow.packet(direction, &packet, &mut recorder, None);

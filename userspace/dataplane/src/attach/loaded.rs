@@ -25,7 +25,7 @@ use crate::{
     compile::{CompileError, Compiled, compile},
     denials::KernelDenials,
     gateway::Gateway,
-    holds::{Holds, Names},
+    holds::Holds,
     host,
     incoming::{Incoming, IncomingListener},
     limit_hooks::LimitHooks,
@@ -38,6 +38,7 @@ use crate::{
     pins::Pins,
     quota::FullQuotas,
     remembered::Remembered,
+    rule_names::{FlowRules, Names},
     running::Adopter,
     shortcut::Shortcut,
     splice::{Calls, Splicer},
@@ -121,7 +122,7 @@ pub(super) fn load(
     let answers = Answers::new(maps.flow, mark).map_err(AttachError::Sockets)?;
     let causes = maps.causes;
     let remembered = Arc::new(Remembered::new(maps.remembered));
-    let meters = Meters::new(maps.meters, names.clone(), tap.shares());
+    let meters = Meters::new(maps.meters, FlowRules::new(names.clone()), tap.shares());
     let splices = Splicer::load(&mut ebpf, maps.splice, Some(mark)).map_err(|e| e.to_string());
     let severed = Severed::new(backends::virtuals(&ebpf).map_err(AttachError::Sockets)?);
     let ebpf = Arc::new(Mutex::new(ebpf));

@@ -34,6 +34,8 @@ pub struct Scope {
     pub(crate) cgroup: PathBuf,
     /// The generation of the policy in the kernel.
     pub(crate) generation: u8,
+    /// How often everything has been forgotten by then.
+    pub(crate) forgets: u32,
     /// Whether connections that come from other hosts are steered, too.
     pub(crate) is_incoming: bool,
 }
@@ -228,7 +230,7 @@ impl Side {
             cookie: connection.cookie.0,
             // The default's slot is behind those of rules.
             slot: slot.unwrap_or(abi::MAX_RULES),
-            forgets: 0,
+            forgets: scope.forgets,
             bound: 0,
             bound_port: 0,
             held: 0,

@@ -9,7 +9,8 @@ use nix::time::{ClockId, clock_gettime};
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
     counters::Cause,
-    holds::{self, Names},
+    holds,
+    rule_names::{self, Names},
     sys::PodOf,
     untouched::Untouched,
 };
@@ -63,7 +64,7 @@ impl Rules {
             let known = self.seen.get(&key).or_else(|| self.before.get(&key));
             let rule = known
                 .cloned()
-                .unwrap_or_else(|| holds::rule_name(connect, names));
+                .unwrap_or_else(|| rule_names::rule_name(connect, names));
             seen.insert(key, rule.clone()).is_none().then(|| Untouched {
                 cookie: SockCookie(connect.cookie),
                 client: Some(ClientAddr::new(address::from_abi(client))),

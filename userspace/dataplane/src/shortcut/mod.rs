@@ -33,13 +33,13 @@ use tokio::io::unix::AsyncFd;
 use crate::{
     attach::{AttachError, lock, program, refused},
     counters::Turn,
-    holds::Names,
     legs::Legs,
     listeners::Mark,
     load,
     maps::{self, MapsError, take},
     probe_result::ProbeResult,
     readers::{self as any_readers, LOOK_EVERY},
+    rule_names::Names,
     sys::{self, PodOf},
 };
 

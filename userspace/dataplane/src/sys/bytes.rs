@@ -31,7 +31,7 @@ plain_bytes! {
     ShortcutEnd, ShortcutCount, TurnCount, NudgeCount, EdgeSettings, EdgePort, EdgeRoot, EdgeBlock,
     EdgeLengths, EdgeBucket, EdgeLine, EdgeRule, EdgeRuleCount, EdgeInterface, EdgeBackend,
     EdgeTurns, EdgeTuple, EdgeFlow, TapRecord, TapBegin, SpliceQuestion, SpliceAnswer, LegQuestion,
-    LegAnswer, Unserved, Denial, ShortcutRefusal,
+    LegAnswer, Unserved, Denial, ShortcutRefusal, TapShare,
 }
 
 // SAFETY: what PlainBytes promises.

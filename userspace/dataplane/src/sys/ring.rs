@@ -112,12 +112,32 @@ impl Ring {
         })
     }
 
+    /// The position behind the last record that a producer has begun.
+    pub(crate) fn end(&self) -> u64 {
+        self.producer.position().load(Ordering::Acquire)
+    }
+
+    /// The position up to which records were shown.
+    pub(crate) fn shown(&self) -> u64 {
+        self.shown
+    }
+
+    /// Shows the records that are there now and are finished, until `most` bytes of the ring have been shown, and gives their
+    /// room back. Returns how many bytes that was. A producer that is as fast as this thread does not keep it here.
+    pub(crate) fn drain(&mut self, most: u64, mut shown: impl FnMut(&[u8])) -> u64 {
+        let from = self.shown;
+        let end = self.end().min(from + most);
+        while self.shown < end && self.next(&mut shown).is_some() {}
+        self.give_back();
+        self.shown - from
+    }
+
     /// Shows the next record, and gives its room back with that of others, or once there is none. None: there is none that
     /// is finished.
-    pub(crate) fn next<T>(&mut self, mut shown: impl FnMut(&[u8]) -> T) -> Option<T> {
+    fn next<T>(&mut self, mut shown: impl FnMut(&[u8]) -> T) -> Option<T> {
         loop {
             let at = self.shown;
-            if at == self.producer.position().load(Ordering::Acquire) {
+            if at == self.end() {
                 self.give_back();
                 return None;
             }
@@ -189,5 +209,69 @@ impl Ring {
 impl AsFd for Ring {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs::File, os::unix::fs::FileExt as _};
+
+    const BYTES: u32 = 1 << 16;
+    const RECORD: [u8; 56] = [7; 56];
+    const WHOLE: u64 = (HEADER + RECORD.len()) as u64;
+
+    /// A producer of records in a file that passes for a ring.
+    struct Producer {
+        file: File,
+        page: u64,
+        at: u64,
+    }
+
+    impl Producer {
+        fn write(&mut self) {
+            let header = [RECORD.len() as u32, 0].map(u32::to_ne_bytes).concat();
+            let data = 2 * self.page + self.at % u64::from(BYTES);
+            let record = [&header[..], &RECORD].concat();
+            self.file.write_all_at(&record, data).unwrap();
+            self.at += WHOLE;
+            let position = self.at.to_ne_bytes();
+            self.file.write_all_at(&position, self.page).unwrap();
+        }
+    }
+
+    fn ring() -> (Ring, Producer) {
+        let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).unwrap();
+        let page = u64::try_from(page.unwrap()).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(2 * page + u64::from(BYTES)).unwrap();
+        let ring = Ring::new(file.try_clone().unwrap().into(), BYTES).unwrap();
+        (ring, Producer { file, page, at: 0 })
+    }
+
+    #[test]
+    fn who_reads_as_fast_as_records_come_is_not_kept() {
+        const THERE: u64 = 3;
+        let (mut ring, mut producer) = ring();
+        (0..THERE).for_each(|_| producer.write());
+        // Some times around.
+        for _ in 0..u64::from(BYTES) / WHOLE {
+            let mut records = 0;
+            let bytes = ring.drain(u64::MAX / 2, |record| {
+                assert_eq!(record, RECORD);
+                records += 1;
+                producer.write();
+            });
+            assert_eq!((records, bytes), (THERE, THERE * WHOLE));
+            assert_eq!(ring.given_back(), ring.shown());
+        }
+        assert_eq!(ring.end() - ring.shown(), THERE * WHOLE);
+        assert_eq!(
+            ring.drain(WHOLE, |_| {}),
+            WHOLE,
+            "it has a bound of its own"
+        );
+        assert_eq!(ring.drain(WHOLE + 1, |_| {}), 2 * WHOLE);
+        assert_eq!(ring.drain(WHOLE, |_| {}), 0);
     }
 }

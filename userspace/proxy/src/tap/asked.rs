@@ -11,8 +11,12 @@ use telemetry::SessionMetrics;
 
 use crate::question::{Question, facts, is_sampled};
 
-/// The question which rule a tapped flow meets. None: the rule that the kernel has found needs no session.
+/// The question which rule a tapped flow meets. None: the rule that the kernel has found needs no session, whatever it is in the
+/// policy of now.
 pub(super) fn question(tapped: &TapFlow, flow: &Flow, policy: &Arc<Policy>) -> Option<Question> {
+    if !tapped.asks {
+        return None;
+    }
     let newcomer = Newcomer {
         client: flow.client,
         application: None,

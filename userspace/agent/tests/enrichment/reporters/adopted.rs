@@ -127,6 +127,35 @@ fn the_middle_of_a_frame_is_not_taken_for_a_beginning() {
     });
 }
 
+/// The kernel has two policies, and a rule that comes in front moves the others' numbers.
+#[test]
+fn a_connection_that_says_nothing_for_two_policies_is_still_its_rules() {
+    host(|host| {
+        let in_front = |name: &str, port: u16| {
+            let rule = taps().replace("\"r\"", &format!("\"{name}\""));
+            rule.replace("PORT", &port.to_string())
+        };
+        host.policy("");
+        let mut c = begin(host, 4);
+        host.policy(&taps());
+        host.policy(&[in_front("x", 1), taps()].concat());
+        host.policy(&[in_front("y", 2), in_front("x", 1), taps()].concat());
+        shows_it_read(&host.agent, &c);
+        asks(&mut c, 4, 11);
+        let told = || host.agent.json("/statements").unwrap();
+        let all = || told().as_array().unwrap().clone();
+        let count = |row: &Value| row["count"].as_u64().unwrap();
+        eventually("it is read", || all().iter().map(count).sum::<u64>() >= 10);
+        let rules = all().into_iter().map(|row| row["rule"].clone());
+        assert!(
+            rules.collect::<Vec<_>>().iter().all(|rule| rule == "r"),
+            "{}",
+            told()
+        );
+        c.ends();
+    });
+}
+
 /// A database and its clients, whose agent comes and goes.
 struct Mortal {
     sandbox: Sandbox,
