@@ -8,8 +8,9 @@
 //! A file has a line of JSON for each thing: a [`Header`], [`Record`]s in the order of their responses, [`Missed`]s, and an
 //! [`End`] without which it was cut off.
 //!
-//! **Invariant**: of a capture without values no byte of a literal or of a bound value is in the file. What stands in its
-//! place has the type and the length, and the masked text is a statement as well.
+//! **Invariant**: of a capture without values no byte of a literal or of a bound value is in the file, nor of a word that
+//! stands where the grammar has a value. What stands in its place has the type and the length, and the masked text is a
+//! statement as well.
 //!
 //! **Invariant**: no file makes the reader panic, or hold more than one line.
 

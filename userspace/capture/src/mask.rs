@@ -2,65 +2,76 @@
 //!
 //! The text stays a statement, so that a database can be asked it. Letters of a text become `x`, digits of numbers and dates
 //! `1`, those of blobs and UUIDs `0`. Comments are left out, and numbers behind LIMIT stay: they are the application's.
+//!
+//! **Invariant**: a word stays only where the grammar has a keyword or a name. Any other one is a value, in double quotes or
+//! without any, and becomes `x` too. So do the names of a user type's fields, which look like the keys of a map.
 
-use cql::text::{Token, Tokens, is_understood};
+use std::ops::Range;
+
+use cql::text::{Token, Tokens, kept};
 
 /// A UUID that is one for `uuid` and for `timeuuid`.
 const UUID: &str = "00000000-0000-1000-8000-000000000000";
 
 /// Returns the text without its values. `None`: it is not wholly understood, and so it is not known what is a value.
 pub fn masked(text: &str) -> Option<String> {
-    if !is_understood(text.as_bytes()) {
-        return None;
-    }
-    let mut tokens = Tokens::new(text.as_bytes());
     let mut out = String::with_capacity(text.len());
-    let (mut end, mut limits) = (0, false);
-    // Each token takes a byte of the text.
-    for _ in 0..=text.len() {
-        let (token, range) = tokens.next_within(text.len());
-        if matches!(token, Token::End) {
-            return Some(out);
-        }
-        if range.start > end {
+    let mut end = 0;
+    each_token(text, |token, at, is_value| {
+        if at.start > end {
             // Blanks, or a comment, which may say anything.
             out.push(' ');
         }
-        end = range.end;
-        let piece = text.get(range)?;
+        end = at.end;
+        let piece = text.get(at)?;
         match token {
-            Token::Bad | Token::End => return None,
-            Token::Integer(_) if limits => out.push_str(piece),
-            Token::Integer(_) | Token::Literal => literal(piece, &mut out),
-            Token::Word(_) | Token::Quoted(_) | Token::Marker | Token::Sign(_) => {
-                out.push_str(piece);
+            _ if !is_value => out.push_str(piece),
+            Token::Word(word) => out.extend(word.chars().map(|_| 'x')),
+            Token::Quoted(name) => {
+                out.push('"');
+                out.extend(name.replace("\"\"", "\"").chars().map(|_| 'x'));
+                out.push('"');
             }
+            _ => literal(piece, &mut out),
         }
-        limits = is_limit(&token);
-    }
-    None
+        Some(())
+    })?;
+    Some(out)
 }
 
-/// Whether a literal is in a text, which [`masked`] would have replaced; also where that is not known.
+/// Whether a value is in a text, which [`masked`] would have replaced; also where that is not known.
 pub fn has_literals(text: &str) -> bool {
+    let mut found = false;
+    let read = each_token(text, |_, _, is_value| {
+        found |= is_value;
+        Some(())
+    });
+    found || read.is_none()
+}
+
+/// Hands over each token, where it is, and whether it is a value. `None`: the text is not wholly understood.
+fn each_token(
+    text: &str,
+    mut take: impl FnMut(Token<'_>, Range<usize>, bool) -> Option<()>,
+) -> Option<()> {
+    let mut kept = kept(text.as_bytes())?.into_iter().peekable();
     let mut tokens = Tokens::new(text.as_bytes());
-    let mut limits = false;
     // Each token takes a byte of the text.
     for _ in 0..=text.len() {
-        let token = tokens.next_token();
-        match token {
-            Token::End => return false,
-            Token::Integer(_) if limits => {}
-            Token::Bad | Token::Integer(_) | Token::Literal => return true,
-            Token::Word(_) | Token::Quoted(_) | Token::Marker | Token::Sign(_) => {}
-        }
-        limits = is_limit(&token);
+        let (token, at) = tokens.next_within(text.len());
+        let left = text.len().checked_sub(at.end)?;
+        let is_value = match token {
+            Token::End => return Some(()),
+            Token::Bad => return None,
+            Token::Literal => true,
+            Token::Marker | Token::Sign(_) => false,
+            Token::Word(_) | Token::Quoted(_) | Token::Integer(_) => {
+                kept.next_if_eq(&left).is_none()
+            }
+        };
+        take(token, at, is_value)?;
     }
-    true
-}
-
-fn is_limit(token: &Token<'_>) -> bool {
-    matches!(token, Token::Word(word) if word.eq_ignore_ascii_case("limit"))
+    None
 }
 
 /// Writes another literal of this one's type and length.
@@ -145,6 +156,18 @@ mod tests {
                 "CREATE ROLE r WITH PASSWORD = 'xxxxxx'",
             ),
             ("SELECT \"Na me\" FROM t", "SELECT \"Na me\" FROM t"),
+            (
+                "SELECT a FROM t WHERE e IN (\"a@b.c\", bob, null, :bob, f(bob)) PER PARTITION LIMIT 2",
+                "SELECT a FROM t WHERE e IN (\"xxxxx\", xxx, null, :bob, f(xxx)) PER PARTITION LIMIT 2",
+            ),
+            (
+                "INSERT INTO t (a, b) VALUES ((frozen<ks.\"T\">) {s: \"it\"\"s\", 'k':bob}, [limit, 5])",
+                "INSERT INTO t (a, b) VALUES ((frozen<ks.\"T\">) {x: \"xxxx\", 'x':xxx}, [xxxxx, 1])",
+            ),
+            (
+                "CREATE TABLE t (a int) WITH comment = bob AND x = \"bob\" AND y = $$bob$$",
+                "CREATE TABLE t (a int) WITH comment = xxx AND x = \"xxx\" AND y = $$xxx$$",
+            ),
             ("SELECT a FROM t WHERE k=''", "SELECT a FROM t WHERE k=''"),
         ] {
             let masked = masked(text);
@@ -159,10 +182,20 @@ mod tests {
             "SELECT 'open",
             "secret",
             "SELECT a FROM t WHERE k = 12secret",
+            "SELECT a FROM t WHERE k = secret",
+            "SELECT a FROM t WHERE k = \"secret\"",
+            "SELECT a FROM t WHERE k = f(1).secret",
+            "UPDATE t SET a = a.secret WHERE k = 1",
+            "CREATE TABLE t (a int) WITH comment = f(secret)",
+            "CREATE TABLE t (a int) WITH comment = +secret",
+            "CREATE ROLE r WITH ACCESS TO DATACENTERS secret",
+            "GRANT SELECT ON MBEAN secret TO r",
+            "DROP IDENTITY secret",
         ] {
             assert_eq!(masked(text), None, "{text}");
         }
         assert!(has_literals("SELECT a FROM t WHERE k = 1") && has_literals("'open"));
         assert!(!has_literals("SELECT a FROM t WHERE k = ? LIMIT 10"));
+        assert!(has_literals("SELECT a FROM t WHERE k IN (\"secret\")"));
     }
 }

@@ -1,12 +1,12 @@
 //! Any bytes as the body of a request, and any text as a statement.
 //!
 //! For any input: a request's parts are no more than its bytes; a masked text has the tokens of its own, and nothing of
-//! its literals but their lengths.
+//! its values but their lengths.
 
 use capture::{Request, has_literals, masked};
 use cql::{
     WholeRequest,
-    text::{Token, Tokens},
+    text::{Token, Tokens, kept},
     wire::{HEADER_BYTES, Header},
 };
 
@@ -42,14 +42,20 @@ fn statement(text: &str) {
     assert_eq!(shape(&hidden), shape(text), "{text:?} {hidden:?}");
 }
 
-/// A text's tokens, without what its literals say.
+/// A text's tokens, without what its values say.
 fn shape(text: &str) -> Vec<String> {
+    let kept = kept(text.as_bytes()).unwrap_or_default();
+    let mut kept = kept.into_iter().peekable();
     let mut tokens = Tokens::new(text.as_bytes());
     let mut shape = Vec::new();
     for _ in 0..=text.len() {
-        match tokens.next_token() {
+        let (token, at) = tokens.next_within(text.len());
+        let is_kept = kept.next_if_eq(&(text.len() - at.end)).is_some();
+        match token {
             Token::End => break,
-            Token::Integer(_) => shape.push("integer".to_owned()),
+            Token::Integer(_) if !is_kept => shape.push("integer".to_owned()),
+            Token::Word(_) if !is_kept => shape.push("word".to_owned()),
+            Token::Quoted(_) if !is_kept => shape.push("quoted".to_owned()),
             token => shape.push(format!("{token:?}")),
         }
     }

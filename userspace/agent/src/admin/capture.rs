@@ -410,8 +410,9 @@ fn statement(
         Asked::Prepared(id) => prepared.text(id).ok_or(Unread::Unprepared),
     };
     let text = text.and_then(|text| match values {
-        true if steps::may_be_shown(&text) => Ok(text.to_string()),
-        true => Err(Unread::Secret),
+        // Not masked either: a mask says how long it is.
+        _ if !steps::may_be_shown(&text) => Err(Unread::Secret),
+        true => Ok(text.to_string()),
         false => masked(&text).ok_or(Unread::NotUnderstood),
     });
     // Which values are bound to a text that is not shown, nobody knows.
@@ -469,14 +470,14 @@ mod tests {
             Some("SELECT a FROM t WHERE k = ? AND n = 77")
         );
         assert_eq!(shown.values, bound());
+        let role = "CREATE ROLE r WITH PASSWORD = 'p'";
+        let typo = "ALTER USER u WITH PASWORD hunter2";
         for (asked, values, unread) in [
             (Asked::Prepared(b"other"), true, Unread::Unprepared),
             (Asked::Text("no statement"), false, Unread::NotUnderstood),
-            (
-                Asked::Text("CREATE ROLE r WITH PASSWORD = 'p'"),
-                true,
-                Unread::Secret,
-            ),
+            (Asked::Text(role), true, Unread::Secret),
+            (Asked::Text(role), false, Unread::Secret),
+            (Asked::Text(typo), false, Unread::Secret),
         ] {
             let told = told(asked, values);
             assert_eq!((told.text, told.unread), (None, Some(unread)));

@@ -10,7 +10,7 @@ pub(crate) mod lex;
 pub(crate) mod parse;
 pub(crate) mod statement;
 
-pub use analysis::{MAX_DEPTH, Token, Tokens, is_reserved, is_understood};
+pub use analysis::{MAX_DEPTH, Token, Tokens, is_reserved, is_understood, kept};
 pub use lex::{MAX_NAME_BYTES, Name};
 pub use parse::{Parsed, parse};
 pub use statement::StatementRef;

@@ -31,6 +31,21 @@ const KEYWORDS_LONG: [&str; 8] = [
     "TIMESTAMP",
 ];
 
+/// Keywords that may stand behind a value. In order. Another one may be in the middle of a value, whose quotes are wrong.
+const BEHIND_VALUES: [&str; 8] = [
+    "AND",
+    "FROM",
+    "NOSUPERUSER",
+    "OF",
+    "PRIMARY",
+    "SUPERUSER",
+    "TO",
+    "WITH",
+];
+
+/// Keywords that begin a property which goes on without `=`. In order.
+const PROPERTIES: [&str; 4] = ["ACCESS", "CLUSTERING", "COMPACT", "PASSWORD"];
+
 fn keyword(word: &str) -> Option<&'static str> {
     const LONGEST: usize = "MATERIALIZED".len();
     let mut upper = [0; LONGEST];
@@ -101,6 +116,14 @@ impl Walk<'_> {
             self.table()?;
             return self.using_timeout();
         }
+        // The string that names an identity.
+        if self.accept("IDENTITY") {
+            if self.accept("IF") {
+                self.accept("NOT");
+                self.expect("EXISTS")?;
+            }
+            return self.value();
+        }
         let mut last = Last::Word;
         let mut open = 0_u32;
         loop {
@@ -125,7 +148,14 @@ impl Walk<'_> {
                 }
                 Token::Sign(sign) => {
                     match sign {
-                        b'(' => open += 1,
+                        // Where a value has to come nothing else does; but PASSWORD may be a column's name.
+                        _ if last == Last::Assigns
+                            && sign != b'='
+                            && !(open > 0 && b"),".contains(&sign)) =>
+                        {
+                            return None;
+                        }
+                        b'(' if last != Last::Literal => open += 1,
                         b')' => open = open.checked_sub(1)?,
                         b'}' | b']' | b'-' => return None,
                         // Behind a literal it may be in the middle of one, whose quotes are wrong.
@@ -145,7 +175,7 @@ impl Walk<'_> {
                     self.out.value();
                     Last::Literal
                 }
-                Token::Word(word) => self.word(word, last)?,
+                Token::Word(word) => self.word(word, last, open > 0)?,
                 Token::Quoted(_) if last == Last::Literal => return None,
                 Token::Quoted(_) => {
                     self.name()?;
@@ -161,7 +191,8 @@ impl Walk<'_> {
         Some(Last::Literal)
     }
 
-    fn word(&mut self, word: &str, last: Last) -> Option<Last> {
+    /// A word that is no value. `listed`: in a list of columns or parameters.
+    fn word(&mut self, word: &str, last: Last, listed: bool) -> Option<Last> {
         let Some(keyword) = keyword(word) else {
             // Behind a literal it may be the rest of one, whose quotes are wrong.
             if last == Last::Literal || word.len() > MAX_NAME_BYTES {
@@ -174,10 +205,25 @@ impl Walk<'_> {
             if last == Last::Property && self.peek() != Token::Sign(b'=') {
                 return None;
             }
+            self.keep();
             self.advance();
             self.out.name(Name::Folded(word));
-            return Some(Last::Word);
+            let is_bean = ["mbean", "mbeans"]
+                .iter()
+                .any(|one| word.eq_ignore_ascii_case(one));
+            return match is_bean && !listed {
+                true => self.bean(),
+                false => Some(Last::Word),
+            };
         };
+        let stands = match last {
+            Last::Literal => BEHIND_VALUES.contains(&keyword),
+            Last::Property => self.peek() == Token::Sign(b'=') || PROPERTIES.contains(&keyword),
+            _ => true,
+        };
+        if !stands {
+            return None;
+        }
         self.accept(keyword);
         Some(match keyword {
             "TABLE" | "COLUMNFAMILY" | "KEYSPACE" | "SCHEMA" if self.token != Token::End => {
@@ -190,6 +236,13 @@ impl Walk<'_> {
             }
             "AND" if last == Last::Literal => Last::Property,
             "PASSWORD" => Last::Assigns,
+            // A function's body, unless it is a view's SELECT; a class.
+            "AS" if !listed && !self.at("SELECT") => Last::Assigns,
+            "USING" => {
+                self.accept("TIMESTAMP");
+                Last::Assigns
+            }
+            "ACCESS" if self.at("TO") || self.at("FROM") => self.access()?,
             "INITCOND" => {
                 self.value()?;
                 Last::Literal
@@ -209,6 +262,35 @@ impl Walk<'_> {
             _ => Last::Word,
         })
     }
+
+    /// The string that names a JMX object, behind MBEAN or MBEANS; or none, for all of them.
+    fn bean(&mut self) -> Option<Last> {
+        match self.token {
+            Token::Literal => {
+                self.advance();
+                self.out.value();
+                Some(Last::Literal)
+            }
+            Token::End | Token::Sign(b';') => Some(Last::Word),
+            _ if ["TO", "FROM", "OF"].iter().any(|word| self.at(word)) => Some(Last::Word),
+            _ => None,
+        }
+    }
+
+    /// `TO ALL DATACENTERS`, `FROM CIDRS {..}`, behind ACCESS.
+    fn access(&mut self) -> Option<Last> {
+        _ = self.accept("TO") || self.accept("FROM");
+        let to_all = self.accept("ALL");
+        if !self.at("DATACENTERS") && !self.at("CIDRS") {
+            return Some(Last::Word);
+        }
+        self.name()?;
+        match to_all {
+            true => Some(Last::Word),
+            false if self.token == Token::Sign(b'{') => self.bracketed(),
+            false => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -222,5 +304,8 @@ mod tests {
             assert_eq!(keyword(&format!("{word}x")), None);
         }
         assert!(KEYWORDS.is_sorted() && KEYWORDS_LONG.is_sorted());
+        for word in BEHIND_VALUES.iter().chain(&PROPERTIES) {
+            assert_eq!(keyword(word), Some(*word));
+        }
     }
 }

@@ -30,7 +30,7 @@ pub use shape::{
     Batch, BatchKind, By, MAX_BATCH_PARTS, MAX_RESTRICTIONS, Number, Object, Restriction, Shape,
 };
 pub use token::{Token, Tokens};
-pub use walk::{MAX_DEPTH, is_reserved, is_understood};
+pub use walk::{MAX_DEPTH, is_reserved, is_understood, kept};
 
 /// The longest text that is followed. At 12 to 200 MB in a second this much holds up the other
 /// flows of a worker for 20 ms at worst. What an application sends as text is rarely a hundredth of

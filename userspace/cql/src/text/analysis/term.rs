@@ -109,6 +109,7 @@ impl<'t> Walk<'t> {
             }
             Token::Sign(b'(') => self.parenthesised(names),
             Token::Word(_) if self.at("NULL") => {
+                self.keep();
                 self.advance();
                 self.out.value();
                 Some(())
@@ -136,6 +137,7 @@ impl<'t> Walk<'t> {
     fn named(&mut self, names: Names<'t>) -> Option<()> {
         let name = match self.token {
             Token::Word(word) if self.at("TOKEN") => {
+                self.keep();
                 self.advance();
                 let name = Name::Folded(word);
                 self.out.name(name);
@@ -143,12 +145,15 @@ impl<'t> Walk<'t> {
             }
             _ => self.name()?,
         };
-        let mut is_function = false;
+        let (mut is_function, mut has_field) = (false, false);
         loop {
             match self.token {
+                // What a function of a value gives has no fields that could be named.
+                Token::Sign(b'.') if is_function && !matches!(names, Names::Any) => return None,
                 Token::Sign(b'.') => {
                     self.accept_sign(b'.');
                     self.name()?;
+                    has_field = true;
                 }
                 Token::Sign(b'[') => {
                     self.skip_bracketed()?;
@@ -163,7 +168,7 @@ impl<'t> Walk<'t> {
         }
         let may_stand = match names {
             Names::Any => true,
-            Names::Only(column) => name.bytes().eq(column.bytes()),
+            Names::Only(column) => !has_field && name.bytes().eq(column.bytes()),
             Names::None => false,
         };
         (is_function || may_stand).then_some(())
@@ -197,7 +202,7 @@ impl<'t> Walk<'t> {
             self.out.value();
             return Some(());
         }
-        self.skip_bracketed()?;
+        self.type_hint()?;
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return None;
@@ -205,6 +210,29 @@ impl<'t> Walk<'t> {
         self.simple(names)?;
         self.depth -= 1;
         Some(())
+    }
+
+    /// `(type)`, whose parenthesis is at hand. Nothing of it is written.
+    fn type_hint(&mut self) -> Option<()> {
+        self.skips(Token::Sign(b'('));
+        let (mut open, mut is_behind_name) = (0_u32, false);
+        loop {
+            let is_name = matches!(self.token, Token::Word(_) | Token::Quoted(_));
+            match self.token {
+                Token::Word(_) | Token::Quoted(_) if !is_behind_name => self.keep(),
+                Token::Sign(b'.') => {}
+                Token::Sign(b'<') => open += 1,
+                Token::Sign(b'>') => open = open.checked_sub(1)?,
+                Token::Sign(b',') | Token::Integer(_) if open > 0 => {}
+                Token::Sign(b')') if open == 0 => {
+                    self.advance();
+                    return Some(());
+                }
+                _ => return None,
+            }
+            is_behind_name = is_name;
+            self.advance();
+        }
     }
 
     /// `(a + b)`, `(a, 1)`, `(type) value`; a value if it holds nothing else.
@@ -252,12 +280,14 @@ impl<'t> Walk<'t> {
     }
 
     /// Steps over what stands in brackets, of whatever kind, whose first is at hand; gives how many
-    /// elements there are. Nothing of it is written.
+    /// elements there are. Nothing of it is written, and its words are values but for a few.
     pub(super) fn skip_bracketed(&mut self) -> Option<u32> {
         let mut closing = [0; MAX_DEPTH];
         let mut open = 0_usize;
         let mut commas = 0_u32;
         let mut is_empty = true;
+        // The sign before what is at hand, or 0; and whether a colon there begins a marker.
+        let (mut before, mut marks) = (0, false);
         loop {
             match self.token {
                 Token::Sign(sign @ (b'(' | b'[' | b'{')) => {
@@ -285,9 +315,28 @@ impl<'t> Walk<'t> {
                 }
                 Token::Sign(b',') if open == 1 => commas = commas.saturating_add(1),
                 Token::End | Token::Bad | Token::Sign(b';') => return None,
+                Token::Sign(b':') => {
+                    is_empty = false;
+                    marks = !matches!(before, 0 | b')' | b']' | b'}');
+                }
+                Token::Word(_) | Token::Quoted(_) => {
+                    is_empty = false;
+                    if self.kept.is_some() && (before == b':' && marks || self.is_no_value()) {
+                        self.keep();
+                    }
+                }
                 _ => is_empty = false,
             }
+            before = match self.token {
+                Token::Sign(sign) => sign,
+                _ => 0,
+            };
             self.advance();
         }
+    }
+
+    /// Whether the word at hand, in brackets among values, is none: NULL, or a function's name.
+    fn is_no_value(&self) -> bool {
+        self.at("NULL") || self.peek() == Token::Sign(b'(')
     }
 }

@@ -86,6 +86,11 @@ impl<'t> Tokens<'t> {
         (token, at(begins)..at(ends))
     }
 
+    /// How many bytes of the text are behind the last token.
+    pub(super) fn left(&self) -> usize {
+        self.0.rest().len()
+    }
+
     fn single(&mut self, token: Token<'t>) -> Token<'t> {
         self.0.skip(1);
         token

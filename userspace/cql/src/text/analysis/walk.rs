@@ -39,8 +39,22 @@ pub fn is_understood(text: &[u8]) -> bool {
     walk(text).is_some()
 }
 
+/// Returns which words of a text are keywords and names by the grammar, and which numbers stand behind LIMIT: how many bytes
+/// of the text are behind each, in the text's order. Any other word stands where a value does, whatever its quotes. `None`: the
+/// text is not understood.
+pub fn kept(text: &[u8]) -> Option<Vec<usize>> {
+    follow(text, Some(Vec::new()))?.kept
+}
+
 /// Follows a statement by the grammar. None: it is not understood.
 pub(super) fn walk(text: &[u8]) -> Option<(Shape, Fingerprint)> {
+    let mut walk = follow(text, None)?;
+    walk.shape.restrictions = walk.restrictions.into();
+    Some((walk.shape, walk.out.finish()))
+}
+
+/// Follows a statement to its end.
+fn follow(text: &[u8], kept: Option<Vec<usize>>) -> Option<Walk<'_>> {
     let mut tokens = Tokens::new(text);
     let token = tokens.next_token();
     let mut walk = Walk {
@@ -52,14 +66,11 @@ pub(super) fn walk(text: &[u8]) -> Option<(Shape, Fingerprint)> {
         table: None,
         depth: 0,
         names_written: 0,
+        kept,
     };
     walk.statement()?;
     while walk.skips(Token::Sign(b';')) {}
-    if walk.token != Token::End {
-        return None;
-    }
-    walk.shape.restrictions = walk.restrictions.into();
-    Some((walk.shape, walk.out.finish()))
+    (walk.token == Token::End).then_some(walk)
 }
 
 /// The token at hand, and what was found up to it. Methods give `None` where the text goes another
@@ -73,6 +84,8 @@ pub(super) struct Walk<'t> {
     table: Option<(Option<Name<'t>>, Name<'t>)>,
     pub(super) depth: usize,
     pub(super) names_written: usize,
+    /// See [`kept`], where it is asked for.
+    pub(super) kept: Option<Vec<usize>>,
 }
 
 impl<'t> Walk<'t> {
@@ -115,10 +128,10 @@ impl<'t> Walk<'t> {
         if self.accept("PER") {
             self.expect("PARTITION")?;
             self.expect("LIMIT")?;
-            self.shape.per_partition_limit = Some(self.number()?);
+            self.shape.per_partition_limit = Some(self.limit()?);
         }
         if self.accept("LIMIT") {
-            self.shape.limit = Some(self.number()?);
+            self.shape.limit = Some(self.limit()?);
         }
         if self.accept("ALLOW") {
             self.expect("FILTERING")?;
@@ -361,8 +374,16 @@ impl<'t> Walk<'t> {
         }
     }
 
+    /// The number behind LIMIT, which is no value.
+    fn limit(&mut self) -> Option<Number> {
+        if let Token::Integer(_) = self.token {
+            self.keep();
+        }
+        self.number()
+    }
+
     /// An integer or a marker.
-    pub(super) fn number(&mut self) -> Option<Number> {
+    fn number(&mut self) -> Option<Number> {
         let minus = self.skips(Token::Sign(b'-'));
         let number = match self.token {
             Token::Integer(digits) => {
@@ -389,6 +410,7 @@ impl<'t> Walk<'t> {
                 if !matches!(self.token, Token::Word(_) | Token::Quoted(_)) {
                     return None;
                 }
+                self.keep();
             }
             _ => return None,
         }
@@ -408,6 +430,7 @@ impl<'t> Walk<'t> {
         if text.len() > MAX_NAME_BYTES {
             return None;
         }
+        self.keep();
         self.advance();
         self.out.name(name);
         self.names_written += 1;
@@ -422,6 +445,7 @@ impl<'t> Walk<'t> {
     pub(super) fn accept(&mut self, keyword: &str) -> bool {
         let here = self.at(keyword);
         if here {
+            self.keep();
             self.advance();
             self.out.piece(keyword);
         }
@@ -452,6 +476,13 @@ impl<'t> Walk<'t> {
             self.advance();
         }
         here
+    }
+
+    /// Notes that the token at hand is no value. A word that nobody notes is one.
+    pub(super) fn keep(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            kept.push(self.tokens.left());
+        }
     }
 
     pub(super) fn advance(&mut self) {
