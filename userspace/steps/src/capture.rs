@@ -11,7 +11,7 @@ use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicU64, AtomicUsize,
+            AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{AcqRel, Relaxed},
         },
     },
@@ -74,6 +74,8 @@ struct Capture {
     of: CaptureOf,
     queue: mpsc::Sender<Captured>,
     waiting_bytes: AtomicUsize,
+    /// Whether it takes no further requests.
+    has_ended: AtomicBool,
     /// Requests that were dropped, and gaps, since whoever captures was told of any.
     dropped: AtomicU64,
     gaps: AtomicU64,
@@ -181,6 +183,7 @@ impl Captures {
             of,
             queue: sender,
             waiting_bytes: AtomicUsize::new(0),
+            has_ended: AtomicBool::new(false),
             dropped: AtomicU64::new(0),
             gaps: AtomicU64::new(0),
         });
@@ -206,7 +209,7 @@ impl Captures {
 
     /// Whether a flow is captured.
     pub fn is_captured(&self, flow: &Flow) -> bool {
-        self.running.load(Relaxed) != 0 && self.list.read().iter().any(|one| one.of.takes(flow))
+        self.running.load(Relaxed) != 0 && self.list.read().iter().any(|one| one.takes(flow))
     }
 
     /// Gives a request and what became of it to everybody who captures its flow. Never waits. `details`: None where none are
@@ -229,7 +232,7 @@ impl Captures {
             return;
         }
         for capture in self.list.read().iter() {
-            if !capture.of.takes(flow) {
+            if !capture.takes(flow) {
                 continue;
             }
             let captured = Captured {
@@ -259,7 +262,7 @@ impl Captures {
             return;
         }
         for capture in self.list.read().iter() {
-            if capture.of.takes(flow) {
+            if capture.takes(flow) {
                 capture.gaps.fetch_add(gaps, Relaxed);
             }
         }
@@ -273,6 +276,10 @@ impl Captured {
 }
 
 impl Capture {
+    fn takes(&self, flow: &Flow) -> bool {
+        !self.has_ended.load(Relaxed) && self.of.takes(flow)
+    }
+
     /// Queues a request. False: there is no room.
     fn push(&self, captured: Captured) -> bool {
         let bytes = captured.waiting_bytes();
@@ -285,6 +292,12 @@ impl Capture {
         self.dropped.fetch_add(1, Relaxed);
         false
     }
+
+    /// Makes room for others in place of a request that waits no more.
+    fn taken(&self, captured: &Captured) {
+        let bytes = captured.waiting_bytes();
+        self.waiting_bytes.fetch_sub(bytes, Relaxed);
+    }
 }
 
 impl Capturing {
@@ -296,14 +309,33 @@ impl Capturing {
         }
     }
 
-    /// Returns the next request, once there is one.
+    /// Returns the next request, once there is one. None: it was [ended](Self::end), and there are no more.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Captured>> {
         let next = self.queue.poll_recv(cx);
         if let Poll::Ready(Some(captured)) = &next {
-            let bytes = captured.waiting_bytes();
-            self.capture.waiting_bytes.fetch_sub(bytes, Relaxed);
+            self.capture.taken(captured);
         }
         next
+    }
+
+    /// Takes no further requests: those that wait are the last ones.
+    pub fn end(&mut self) {
+        // Nobody gives anything meanwhile, so that nothing which comes behind is counted as dropped.
+        let list = self.captures.list.write();
+        self.capture.has_ended.store(true, Relaxed);
+        drop(list);
+        self.queue.close();
+    }
+
+    /// Drops the requests that wait, and returns how many they were.
+    pub fn discard(&mut self) -> u64 {
+        let mut dropped = 0;
+        while let Ok(captured) = self.queue.try_recv() {
+            self.capture.taken(&captured);
+            dropped += 1;
+        }
+        self.captures.metrics.dropped.inc_by(dropped);
+        dropped
     }
 }
 
@@ -367,6 +399,24 @@ mod tests {
             assert!(capturing.poll_next(&mut cx).is_pending());
             assert_eq!(capturing.capture.waiting_bytes.load(Relaxed), 0);
         }
+    }
+
+    #[test]
+    fn what_waits_at_the_end_is_told_or_dropped_and_nothing_comes_behind() {
+        let captures = Arc::new(Captures::register(&Registry::new()).unwrap());
+        let mut capturing = captures.begin(CaptureOf::Flow(1)).unwrap();
+        let pushed = (0..3).filter(|_| capturing.capture.push(captured(10)));
+        assert_eq!(pushed.count(), 3);
+        capturing.end();
+        assert!(!capturing.capture.push(captured(10)));
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        assert!(matches!(capturing.poll_next(&mut cx), Poll::Ready(Some(_))));
+        assert_eq!(capturing.discard(), 2);
+        assert!(matches!(capturing.poll_next(&mut cx), Poll::Ready(None)));
+        assert_eq!(capturing.capture.waiting_bytes.load(Relaxed), 0);
+        assert_eq!(captures.metrics.dropped.get(), 2);
+        // It has its place until nobody holds it.
+        assert_eq!(captures.running.load(Relaxed), 1);
     }
 
     #[test]

@@ -1,16 +1,14 @@
-//! `/capture`: requests of one flow, or of one rule's flows, for a bounded time. Lines as `underpass_capture` has them, but for
-//! the last one, which whoever reads them writes. An empty line now and then shows whether somebody still reads.
+//! `/capture`: requests of one flow, or of one rule's flows, for a bounded time. Lines as `underpass_capture` has them, with
+//! the last one. An empty line now and then shows whether somebody still reads.
+//!
+//! - `lines.rs`: the lines, and when they end; `record.rs`: a request's line.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
-};
+mod lines;
+mod record;
 
-use ::capture::{
-    Asked, Header, Missed, Op, Outcome, Record, Request, Statement, Unread, VERSION, Value, masked,
-};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ::capture::{Header, VERSION};
 use axum::{
     Extension,
     body::Body,
@@ -18,28 +16,20 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use cql::{ErrorCode, Opcode, PreparedAt, PreparedStatements};
 use flow::Path;
-use hyper::body::{Bytes, Frame};
+use lines::Lines;
 use policy::{Action, Policy, RuleName, TapDepth};
-use steps::{
-    What,
-    capture::{CaptureOf, Captured, Capturing},
-};
-use tokio::time::{Interval, Sleep};
+use steps::capture::CaptureOf;
 
 use super::{
     guests::{Peer, Stay},
     state::{Admin, aside, failed},
-    tail::{decoded, latency, refused, signs_of_life},
+    tail::{decoded, latency, refused},
 };
 use crate::{observed, shortcuts};
 
 /// The longest time of a capture.
 pub const MAX_CAPTURE_TIME: Duration = Duration::from_secs(3600);
-
-/// Bytes of lines that are handed over together.
-const PIECE_BYTES: usize = 64 << 10;
 
 /// The advice for a flow that nobody reads, or not enough of.
 const READ_IT: &str = "give the rule `action = \"enrich\"` and a step that reads requests, such as `{ transform = \"stats\" }`: \
@@ -93,16 +83,14 @@ pub(super) async fn capture(
     };
     note(&wanted, uid);
     stay.goes_on();
-    let lines = Lines {
-        first: Some(first(&wanted)),
-        values: wanted.values,
-        began: Instant::now(),
+    let prepared = services.prepared.clone();
+    let lines = Lines::new(
+        first(&wanted),
+        wanted.values,
+        wanted.time,
         capturing,
-        prepared: services.prepared.clone(),
-        until: Box::pin(tokio::time::sleep(wanted.time)),
-        sign_of_life: signs_of_life(),
-        missed: Missed::default(),
-    };
+        prepared,
+    );
     (
         [(header::CONTENT_TYPE, "application/x-ndjson")],
         Body::new(lines),
@@ -254,179 +242,6 @@ fn first(wanted: &Wanted) -> String {
     ::capture::line(&header).unwrap_or_default() + "\n"
 }
 
-/// The lines of one capture.
-struct Lines {
-    first: Option<String>,
-    values: bool,
-    began: Instant,
-    capturing: Capturing,
-    prepared: Arc<PreparedStatements>,
-    until: Pin<Box<Sleep>>,
-    sign_of_life: Interval,
-    /// Requests that were too long for a line.
-    missed: Missed,
-}
-
-impl Lines {
-    fn put(&mut self, captured: &Captured, to: &mut String) {
-        let record = record(
-            captured,
-            self.began,
-            &self.prepared.at(captured.database),
-            self.values,
-        );
-        match ::capture::line(&record) {
-            Ok(line) => {
-                to.push_str(&line);
-                to.push('\n');
-            }
-            Err(_) => self.missed.dropped += 1,
-        }
-    }
-
-    /// Tells what is missing at this place, if something is.
-    fn tell_missed(&mut self, to: &mut String) {
-        let new = self.capturing.take_missed();
-        self.missed.dropped += new.dropped;
-        self.missed.gaps += new.gaps;
-        let missed = std::mem::take(&mut self.missed);
-        if missed != Missed::default() {
-            to.push_str(&(::capture::line(&missed).unwrap_or_default() + "\n"));
-        }
-    }
-}
-
-impl hyper::body::Body for Lines {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let this = self.get_mut();
-        let mut text = this.first.take().unwrap_or_default();
-        while text.len() < PIECE_BYTES {
-            let Poll::Ready(Some(captured)) = this.capturing.poll_next(cx) else {
-                // What had no room came behind all that had.
-                this.tell_missed(&mut text);
-                break;
-            };
-            this.put(&captured, &mut text);
-        }
-        if !text.is_empty() {
-            return Poll::Ready(Some(Ok(Frame::data(text.into()))));
-        }
-        if this.until.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(None);
-        }
-        match this.sign_of_life.poll_tick(cx).is_ready() {
-            true => Poll::Ready(Some(Ok(Frame::data("\n".into())))),
-            false => Poll::Pending,
-        }
-    }
-}
-
-/// The line of a request.
-fn record(captured: &Captured, began: Instant, prepared: &PreparedAt, values: bool) -> Record {
-    let passed = captured.done.checked_sub(captured.latency);
-    let at = passed.map_or(Duration::ZERO, |at| at.saturating_duration_since(began));
-    let text = |text: &Option<Box<str>>| text.as_deref().map(str::to_owned);
-    let (outcome, error_code) = match (captured.what, captured.error) {
-        (What::Refused(_), _) => (Outcome::Refused, None),
-        (What::Unanswered, _) => (Outcome::Unanswered, None),
-        (What::Answered, Some(ErrorCode::Code(code))) => (Outcome::Error, Some(code)),
-        (What::Answered, Some(ErrorCode::Unreadable)) => (Outcome::Error, None),
-        (What::Answered, None) => (Outcome::Ok, None),
-    };
-    let mut record = Record {
-        at_us: at.as_micros() as u64,
-        flow: captured.flow,
-        stream: captured.stream.0,
-        op: None,
-        kind: captured.statement.kind.as_str().to_owned(),
-        keyspace: text(&captured.statement.keyspace),
-        table: text(&captured.statement.table),
-        unread: None,
-        statements: Vec::new(),
-        names: Vec::new(),
-        batch: None,
-        consistency: None,
-        serial_consistency: None,
-        page_size: None,
-        later_page: false,
-        timestamp_us: None,
-        outcome,
-        error_code,
-        error: captured.error.map(|error| error.as_str().to_owned()),
-        rows: captured.rows,
-        more_pages: captured.more_pages,
-        latency_us: captured.latency.as_micros() as u64,
-        request_bytes: captured.bytes[0],
-        response_bytes: captured.bytes[1],
-    };
-    let Some(whole) = captured.whole.as_deref() else {
-        record.unread = Some(Unread::NotKept);
-        return record;
-    };
-    record.op = match whole.header.opcode {
-        Some(Opcode::Query) => Some(Op::Query),
-        Some(Opcode::Prepare) => Some(Op::Prepare),
-        Some(Opcode::Execute) => Some(Op::Execute),
-        Some(Opcode::Batch) => Some(Op::Batch),
-        _ => None,
-    };
-    let Some(request) = Request::read(whole) else {
-        record.unread = Some(Unread::Malformed);
-        return record;
-    };
-    let level = |level: cql::Consistency| level.as_str().to_owned();
-    record.names = request.names.iter().map(|&name| name.to_owned()).collect();
-    record.batch = request.batch;
-    record.consistency = request.consistency.map(level);
-    record.serial_consistency = request.serial_consistency.map(level);
-    record.page_size = request.page_size;
-    record.later_page = request.later_page;
-    record.timestamp_us = request.timestamp_us;
-    if let Some(keyspace) = request.keyspace {
-        record.keyspace.get_or_insert_with(|| keyspace.to_owned());
-    }
-    let statements = request.statements.into_iter();
-    record.statements = statements
-        .map(|(asked, bound)| statement(asked, bound, prepared, values))
-        .collect();
-    record
-}
-
-/// A statement as it is told, with its values or without.
-fn statement(
-    asked: Asked<'_>,
-    bound: Vec<Value>,
-    prepared: &PreparedAt,
-    values: bool,
-) -> Statement {
-    let text = match asked {
-        Asked::Text(text) => Ok(text.into()),
-        Asked::Prepared(id) => prepared.text(id).ok_or(Unread::Unprepared),
-    };
-    let text = text.and_then(|text| match values {
-        // Not masked either: a mask says how long it is.
-        _ if !steps::may_be_shown(&text) => Err(Unread::Secret),
-        true => Ok(text.to_string()),
-        false => masked(&text).ok_or(Unread::NotUnderstood),
-    });
-    // Which values are bound to a text that is not shown, nobody knows.
-    let shows_values = values && text.is_ok();
-    Statement {
-        unread: text.as_ref().err().copied(),
-        text: text.ok(),
-        values: match shows_values {
-            true => bound,
-            false => bound.iter().map(Value::masked).collect(),
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -449,39 +264,6 @@ mod tests {
         ] {
             let error = wanted(query).unwrap_err();
             assert!(error.contains(said), "{query}: {error}");
-        }
-    }
-
-    #[test]
-    fn nothing_of_a_value_is_in_what_is_told_without_values() {
-        let prepared = PreparedAt::default();
-        prepared.learn(b"id", Some("ks"), b"SELECT a FROM t WHERE k = ? AND n = 77");
-        let bound = || vec![Value::Bytes(b"secret".into()), Value::Null];
-        let told = |asked, values| statement(asked, bound(), &prepared, values);
-        let masked = told(Asked::Prepared(b"id"), false);
-        assert_eq!(
-            masked.text.as_deref(),
-            Some("SELECT a FROM t WHERE k = ? AND n = 11")
-        );
-        assert_eq!(masked.values, [Value::Length(6), Value::Null]);
-        let shown = told(Asked::Prepared(b"id"), true);
-        assert_eq!(
-            shown.text.as_deref(),
-            Some("SELECT a FROM t WHERE k = ? AND n = 77")
-        );
-        assert_eq!(shown.values, bound());
-        let role = "CREATE ROLE r WITH PASSWORD = 'p'";
-        let typo = "ALTER USER u WITH PASWORD hunter2";
-        for (asked, values, unread) in [
-            (Asked::Prepared(b"other"), true, Unread::Unprepared),
-            (Asked::Text("no statement"), false, Unread::NotUnderstood),
-            (Asked::Text(role), true, Unread::Secret),
-            (Asked::Text(role), false, Unread::Secret),
-            (Asked::Text(typo), false, Unread::Secret),
-        ] {
-            let told = told(asked, values);
-            assert_eq!((told.text, told.unread), (None, Some(unread)));
-            assert_eq!(told.values, masked.values);
         }
     }
 }

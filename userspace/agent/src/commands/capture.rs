@@ -6,13 +6,13 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use ::capture::{End, Ended, Header, Line, MAX_LINE_BYTES, Record, Unread};
 use anyhow::Context as _;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use tokio::{runtime, signal};
+use tokio::{runtime, signal, time};
 
 use super::{flows::no_agent, lines::Asking, out_file, whereabouts::AdminArg};
 use crate::{admin::capture, cli::values};
@@ -23,8 +23,9 @@ const USUAL_BYTES: u64 = 64 << 20;
 /// The most that may be named: `replay` reads a file as a whole.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
 
-/// A list that ends so much before its time has ended by itself.
-const MARGIN: Duration = Duration::from_secs(1);
+/// The time beyond that of the capture in which its last line has to come: the agent tells for a second what waits, and what is
+/// on its way by then is read in less.
+const SLACK: Duration = Duration::from_secs(10);
 
 /// Arguments of `capture`.
 #[derive(Debug, clap::Args)]
@@ -36,7 +37,7 @@ pub struct CaptureArgs {
     #[arg(long, value_name = "RULE", conflicts_with = "flow")]
     rule: Option<String>,
     /// Time to capture for, up to 1h: 10s, 2m
-    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = time)]
+    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = for_time)]
     time: String,
     /// File to write, which must not exist. Without it: capture-FLOW-SECONDS.jsonl in this folder
     #[arg(long, value_name = "FILE")]
@@ -61,7 +62,7 @@ fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("expected a number of bytes from 1 to {MAX_BYTES}, such as 1000000"))
 }
 
-fn time(text: &str) -> Result<String, String> {
+fn for_time(text: &str) -> Result<String, String> {
     capture::time(text).map(|_| text.to_owned())
 }
 
@@ -108,18 +109,15 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let time = capture::time(&args.time).map_err(anyhow::Error::msg)?;
-    // The agent's clock began before the first line came.
-    let time = time.saturating_sub(MARGIN);
+    let longest = capture::time(&args.time).map_err(anyhow::Error::msg)? + SLACK;
     let mut writing = Writing::new(file, args.max_bytes);
     let ended = runtime.block_on(async {
         let mut lines = asking.ask(&args.path(), MAX_LINE_BYTES).await?;
         let first = lines.next().await?.ok_or_else(|| no_agent(&admin))?;
         serde_json::from_slice::<Header>(&first).map_err(|_| no_agent(&admin))?;
-        let begun = Instant::now();
         writing.line(&first)?;
-        let interrupted = signal::ctrl_c();
-        tokio::pin!(interrupted);
+        let (interrupted, late) = (signal::ctrl_c(), time::sleep(longest));
+        tokio::pin!(interrupted, late);
         loop {
             let line = tokio::select! {
                 biased;
@@ -127,14 +125,17 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
                     interrupt?;
                     return Ok(Ended::Interrupted);
                 }
+                () = &mut late => return Ok(Ended::Agent),
                 line = lines.next() => line,
             };
-            match line {
-                Ok(Some(line)) if writing.is_room_for(&line) => writing.takes(&line)?,
-                Ok(Some(_)) => return Ok(Ended::Bytes),
-                Ok(None) if begun.elapsed() >= time => return Ok(Ended::Time),
-                // What there is until then is good.
-                Ok(None) | Err(_) => return Ok(Ended::Agent),
+            // Without a last line, what there is until then is good.
+            let Ok(Some(line)) = line else {
+                return Ok(Ended::Agent);
+            };
+            match read(&line)? {
+                Line::End(end) => return Ok(end.end),
+                _ if !writing.is_room_for(&line) => return Ok(Ended::Bytes),
+                what => writing.takes(&what, &line)?,
             }
         }
     });
@@ -147,6 +148,11 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
             Err(error)
         }
     }
+}
+
+fn read(line: &[u8]) -> anyhow::Result<Line> {
+    serde_json::from_slice(line)
+        .context("the agent says something that is no capture: it is of another version")
 }
 
 /// The file, and what is counted of it.
@@ -193,14 +199,11 @@ impl Writing {
     }
 
     /// Writes a line of the agent's, and counts what it says.
-    fn takes(&mut self, line: &[u8]) -> anyhow::Result<()> {
-        let what = serde_json::from_slice(line);
-        match what
-            .context("the agent says something that is no capture: it is of another version")?
-        {
+    fn takes(&mut self, what: &Line, line: &[u8]) -> anyhow::Result<()> {
+        match what {
             Line::Record(record) => {
                 self.end.requests += 1;
-                for unread in unread(&record) {
+                for unread in unread(record) {
                     *self.unread.entry(unread).or_default() += 1;
                 }
             }
@@ -244,7 +247,8 @@ impl Writing {
                 Ok(ExitCode::SUCCESS)
             }
             Ended::Agent => anyhow::bail!(
-                "the agent has stopped, or others needed the room at its admin socket: what is in the file is good up to there"
+                "the agent has stopped, did not end the capture in time, or others needed the room at its admin socket: what is in \
+                 the file is good up to there"
             ),
         }
     }

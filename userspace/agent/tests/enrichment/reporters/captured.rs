@@ -4,9 +4,10 @@ mod replayed;
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, Output, Stdio},
+    time::Instant,
 };
 
 use nix::{
@@ -351,6 +352,56 @@ fn a_capture_that_does_not_read_slows_no_flow_and_says_what_it_missed() {
             );
             c.ends();
         }
+    });
+}
+
+/// Reads an answer slowly, for so long at most.
+fn trickles(mut stream: UnixStream, longest: Duration) -> String {
+    /// Less in a second than is asked.
+    const BYTES: usize = 16 << 10;
+    const PAUSE: Duration = Duration::from_millis(50);
+    let (begun, mut said, mut piece) = (Instant::now(), Vec::new(), [0; BYTES]);
+    while begun.elapsed() < longest {
+        match stream.read(&mut piece).unwrap() {
+            0 => break,
+            bytes => said.extend(&piece[..bytes]),
+        }
+        thread::sleep(PAUSE);
+    }
+    String::from_utf8(said).unwrap()
+}
+
+#[test]
+fn a_capture_ends_with_its_time_however_slowly_it_is_read() {
+    /// Less than it takes to read all that may wait.
+    const LONGEST: Duration = Duration::from_secs(20);
+    host(|host| {
+        host.policy(&policy(INLINE, "{ transform = \"stats\" }"));
+        let mut c = begin(host, 4);
+        let mut stream = UnixStream::connect(host.agent.admin_socket()).unwrap();
+        let asked = "GET /capture?rule=r&for=1s HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        stream.write_all(asked.as_bytes()).unwrap();
+        let text = format!(
+            "INSERT INTO shop.carts (k) VALUES ('{}')",
+            "y".repeat(48 << 10)
+        );
+        let said = thread::scope(|scope| {
+            let reads = scope.spawn(|| trickles(stream, LONGEST));
+            while !reads.is_finished() {
+                c.client_sends(&query(4, 1, &text));
+                c.server_sends(&void(4, 1));
+            }
+            reads.join().unwrap()
+        });
+        let end = said.lines().find(|line| line.starts_with("{\"end\":"));
+        let end: Value = serde_json::from_str(end.expect("it goes on")).unwrap();
+        let told = said.matches("\"outcome\":").count();
+        assert_eq!(
+            fields(std::slice::from_ref(&end), &["end", "requests"]),
+            [json!(["time", told])]
+        );
+        assert!(end["dropped"].as_u64().unwrap() > 0, "{end}");
+        c.ends();
     });
 }
 

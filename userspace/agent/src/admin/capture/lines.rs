@@ -1,0 +1,162 @@
+//! [`Lines`]: the lines of one capture, up to the last one, which says why it ended and what is missing.
+//!
+//! **Invariant**: a capture ends with its time, however slowly it is read: what then waits is told for [`LAST_WORDS`] at most,
+//! and the rest of it is counted as dropped.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use ::capture::{End, Ended, Missed};
+use cql::PreparedStatements;
+use hyper::body::{Bytes, Frame};
+use steps::capture::{Captured, Capturing};
+use tokio::time::{self, Interval, Sleep};
+
+use super::{super::tail::signs_of_life, record::record};
+
+/// Bytes of lines that are handed over together.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// The time in which what waits at the end is told. Whoever reads as fast as requests come needs some hundredths of it.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The lines of one capture.
+pub(super) struct Lines {
+    first: Option<String>,
+    values: bool,
+    began: Instant,
+    capturing: Capturing,
+    prepared: Arc<PreparedStatements>,
+    /// The end of its time; then, of the time for what waits.
+    until: Pin<Box<Sleep>>,
+    sign_of_life: Interval,
+    /// Requests that are not told yet to be missing.
+    missed: Missed,
+    /// The last line.
+    end: End,
+    /// Whether it takes no further requests.
+    has_ended: bool,
+    /// Whether the last line is told.
+    is_over: bool,
+}
+
+impl Lines {
+    pub(super) fn new(
+        first: String,
+        values: bool,
+        time: Duration,
+        capturing: Capturing,
+        prepared: Arc<PreparedStatements>,
+    ) -> Self {
+        Self {
+            first: Some(first),
+            values,
+            began: Instant::now(),
+            capturing,
+            prepared,
+            until: Box::pin(time::sleep(time)),
+            sign_of_life: signs_of_life(),
+            missed: Missed::default(),
+            end: End {
+                end: Ended::Time,
+                requests: 0,
+                dropped: 0,
+                gaps: 0,
+            },
+            has_ended: false,
+            is_over: false,
+        }
+    }
+
+    /// Ends the capture once its time is over. What waits is dropped where nobody has taken it by then.
+    fn poll_end(&mut self, cx: &mut Context<'_>) {
+        if !self.has_ended {
+            if self.until.as_mut().poll(cx).is_pending() {
+                return;
+            }
+            self.has_ended = true;
+            self.capturing.end();
+            let until = time::Instant::now() + LAST_WORDS;
+            self.until.as_mut().reset(until);
+        }
+        if self.until.as_mut().poll(cx).is_ready() {
+            self.missed.dropped += self.capturing.discard();
+        }
+    }
+
+    fn put(&mut self, captured: &Captured, to: &mut String) {
+        let record = record(
+            captured,
+            self.began,
+            &self.prepared.at(captured.database),
+            self.values,
+        );
+        match ::capture::line(&record) {
+            Ok(line) => {
+                self.end.requests += 1;
+                to.push_str(&line);
+                to.push('\n');
+            }
+            Err(_) => self.missed.dropped += 1,
+        }
+    }
+
+    /// Tells what is missing at this place, if something is.
+    fn tell_missed(&mut self, to: &mut String) {
+        let new = self.capturing.take_missed();
+        self.missed.dropped += new.dropped;
+        self.missed.gaps += new.gaps;
+        let missed = std::mem::take(&mut self.missed);
+        if missed != Missed::default() {
+            self.end.dropped += missed.dropped;
+            self.end.gaps += missed.gaps;
+            to.push_str(&(::capture::line(&missed).unwrap_or_default() + "\n"));
+        }
+    }
+
+    fn tell_end(&mut self, to: &mut String) {
+        self.is_over = true;
+        to.push_str(&(::capture::line(&self.end).unwrap_or_default() + "\n"));
+    }
+}
+
+impl hyper::body::Body for Lines {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        if this.is_over {
+            return Poll::Ready(None);
+        }
+        this.poll_end(cx);
+        let mut text = this.first.take().unwrap_or_default();
+        while text.len() < PIECE_BYTES {
+            let next = this.capturing.poll_next(cx);
+            if let Poll::Ready(Some(captured)) = &next {
+                this.put(captured, &mut text);
+                continue;
+            }
+            // What had no room came behind all that had.
+            this.tell_missed(&mut text);
+            if next.is_ready() {
+                this.tell_end(&mut text);
+            }
+            break;
+        }
+        if !text.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(text.into()))));
+        }
+        match this.sign_of_life.poll_tick(cx).is_ready() {
+            true => Poll::Ready(Some(Ok(Frame::data("\n".into())))),
+            false => Poll::Pending,
+        }
+    }
+}
