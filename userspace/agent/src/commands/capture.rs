@@ -23,6 +23,9 @@ const USUAL_BYTES: u64 = 64 << 20;
 /// The most that may be named: `replay` reads a file as a whole.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
 
+/// Bytes that are kept for the last line: its longest reason and numbers.
+const END_BYTES: u64 = 128;
+
 /// The time beyond that of the capture in which its last line has to come: the agent tells for a second what waits, and what is
 /// on its way by then is read in less.
 const SLACK: Duration = Duration::from_secs(10);
@@ -186,8 +189,8 @@ impl Writing {
     }
 
     fn is_room_for(&self, line: &[u8]) -> bool {
-        // And the line's end.
-        self.bytes + (line.len() as u64) < self.most
+        // And the line's end, and the last line.
+        self.bytes + line.len() as u64 + 1 + END_BYTES <= self.most
     }
 
     fn line(&mut self, line: &[u8]) -> anyhow::Result<()> {
@@ -258,4 +261,38 @@ impl Writing {
 fn unread(record: &Record) -> impl Iterator<Item = Unread> {
     let of_statements = record.statements.iter().filter_map(|one| one.unread);
     record.unread.into_iter().chain(of_statements)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_no_longer_than_it_may_be_with_its_last_line() {
+        const MOST: u64 = 2_000;
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("file");
+        for length in 1..40 {
+            let mut writing = Writing::new(File::create(&out).unwrap(), MOST);
+            let line = vec![b'x'; length];
+            while writing.is_room_for(&line) {
+                writing.line(&line).unwrap();
+            }
+            writing.finish(Ended::Bytes, &out).unwrap();
+            let bytes = fs::metadata(&out).unwrap().len();
+            assert!(bytes <= MOST && bytes > MOST - END_BYTES, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn the_longest_last_line_has_room() {
+        let longest = End {
+            end: Ended::Interrupted,
+            requests: u64::MAX,
+            dropped: u64::MAX,
+            gaps: u64::MAX,
+        };
+        let line = ::capture::line(&longest).unwrap();
+        assert!((line.len() as u64) < END_BYTES, "{line}");
+    }
 }

@@ -117,7 +117,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let report = runtime.block_on(replay(plan, target, speed, args.connections))?;
+    let (report, lost) = runtime.block_on(replay(plan, target, speed, args.connections))?;
     say_text!(
         "{}",
         match args.json {
@@ -125,6 +125,9 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
             false => report.text(args.compare),
         }
     );
+    if let Some(error) = lost {
+        return Err(error.context("the database cannot be connected to any more, and the report is of what was asked until then"));
+    }
     Ok(match args.compare && report.has_differences() {
         true => ExitCode::from(3),
         false => ExitCode::SUCCESS,
@@ -165,13 +168,14 @@ fn password(file: &Path) -> anyhow::Result<String> {
     Ok(password.to_owned())
 }
 
-/// Asks everything that is planned, on so many connections. `speed`: None is without pauses.
+/// Asks everything that is planned, on so many connections. `speed`: None is without pauses. Gives the error of the last connection
+/// that could not be opened again, too.
 async fn replay(
     plan: Plan,
     target: Target,
     speed: Option<f64>,
     connections: u64,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<(Report, Option<anyhow::Error>)> {
     let Plan { jobs, facts } = plan;
     let target = Arc::new(target);
     // Before anything is asked: whether it can be.
@@ -185,18 +189,18 @@ async fn replay(
         workers.spawn(work(target.clone(), shared.clone(), None));
     }
     let mut report = Report::new(facts);
-    let mut failure = None;
+    let mut lost = None;
     while let Some(done) = workers.join_next().await {
-        match done? {
-            Ok(answers) => report.adds(answers),
-            Err(error) => failure = Some(error),
+        let (answers, error) = done?;
+        report.adds(answers);
+        if error.is_some() {
+            report.loses_connection();
+            lost = error;
         }
     }
-    if let Some(error) = failure {
-        return Err(error);
-    }
+    report.leaves(shared.left() as u64);
     report.took(begun.elapsed());
-    Ok(report)
+    Ok((report, lost))
 }
 
 /// The time in which an answer has to come: what drivers wait for, as a rule.

@@ -42,6 +42,9 @@ pub(super) struct Report {
     differences: BTreeMap<String, u64>,
     /// The longest time by which a request was asked too late.
     behind: Duration,
+    /// Connections that could not be opened again, and requests that were not asked for want of one.
+    lost: u64,
+    left: u64,
 }
 
 /// Counts of one statement's requests, or of all.
@@ -114,6 +117,16 @@ impl Report {
         self.took = took;
     }
 
+    /// Counts a connection that could not be opened again.
+    pub(super) fn loses_connection(&mut self) {
+        self.lost += 1;
+    }
+
+    /// Notes how many requests nobody has asked.
+    pub(super) fn leaves(&mut self, left: u64) {
+        self.left = left;
+    }
+
     /// Adds what one connection was answered.
     pub(super) fn adds(&mut self, answers: Vec<Answered>) {
         for answered in answers {
@@ -153,6 +166,8 @@ impl Report {
             capture: &'r Facts,
             seconds: f64,
             late_us: u64,
+            connections_lost: u64,
+            not_asked: u64,
             all: Row<'r>,
             statements: Vec<Row<'r>>,
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -163,6 +178,8 @@ impl Report {
             capture: &self.facts,
             seconds: self.took.as_secs_f64(),
             late_us: self.behind.as_micros() as u64,
+            connections_lost: self.lost,
+            not_asked: self.left,
             all: self.all.row("all"),
             statements: rows.map(|(name, counts)| counts.row(name)).collect(),
             differences: compare.then_some(&self.differences),
@@ -184,6 +201,13 @@ impl Report {
         );
         for (why, count) in &self.facts.left_out {
             let _ = writeln!(text, "not asked: {count}, {why}");
+        }
+        if self.lost > 0 {
+            let _ = writeln!(
+                text,
+                "not asked: {}, connections that could not be opened again: {}",
+                self.left, self.lost
+            );
         }
         if self.facts.dropped + self.facts.gaps > 0 {
             let _ = writeln!(

@@ -8,7 +8,7 @@ use std::{
 
 use ::capture::{Batch, Op, Record, Value};
 use anyhow::Context as _;
-use cql::{Compression, Consistency};
+use cql::{Compression, Consistency, StatementKind};
 use cql_client::{
     BatchQuery, BatchQuerySubj, BatchType, BodyReqBatch, CBytesShort, Client, Hello, NoAnswer,
     Outcome, Prepared, QueryParams, QueryValues, Request, Version,
@@ -116,21 +116,29 @@ impl Shared {
         });
         Some((job, due))
     }
+
+    /// Takes a request back that was not asked.
+    fn gives_back(&self, job: Job) {
+        self.jobs.lock().push_front(job);
+    }
+
+    /// The number of requests that nobody has asked.
+    pub(super) fn left(&self) -> usize {
+        self.jobs.lock().len()
+    }
 }
 
 fn until() -> std::time::Instant {
     std::time::Instant::now() + PATIENCE
 }
 
-/// Asks until there is no request left.
-///
-/// # Errors
-/// The database cannot be connected to any more.
+/// Asks until there is no request left. Gives the answers, and the error if the database cannot be connected to any more: then the
+/// others ask what is left.
 pub(super) async fn work(
     target: std::sync::Arc<Target>,
     shared: std::sync::Arc<Shared>,
     mut connection: Option<Connection>,
-) -> anyhow::Result<Vec<Answered>> {
+) -> (Vec<Answered>, Option<anyhow::Error>) {
     let mut answers = Vec::new();
     let mut failures = 0;
     while let Some((job, due)) = shared.next() {
@@ -143,7 +151,8 @@ pub(super) async fn work(
                 match target.open().await {
                     Ok(open) => break open,
                     Err(error) if failures >= MAX_FAILURES => {
-                        return Err(error.context("the database cannot be connected to any more"));
+                        shared.gives_back(job);
+                        return (answers, Some(error));
                     }
                     Err(_) => {
                         failures += 1;
@@ -170,7 +179,7 @@ pub(super) async fn work(
             behind,
         });
     }
-    Ok(answers)
+    (answers, None)
 }
 
 impl Connection {
@@ -200,6 +209,7 @@ impl Connection {
 
     async fn asks_as(&mut self, record: &Record, took: &mut Duration) -> Result<Outcome, NoAnswer> {
         if let Some(keyspace) = &record.keyspace
+            && !defines_keyspace(record)
             && self.keyspace.as_deref() != Some(keyspace)
         {
             let text = format!("USE \"{}\"", keyspace.replace('"', "\"\""));
@@ -295,6 +305,20 @@ impl Connection {
         self.prepared.insert(key, prepared.clone());
         Ok(prepared)
     }
+}
+
+/// Whether a request makes, changes or drops a keyspace: the one that is said to be its own, and that may not be there.
+fn defines_keyspace(record: &Record) -> bool {
+    let text = record
+        .statements
+        .first()
+        .and_then(|one| one.text.as_deref());
+    let statement = cql::Statement::of(text.unwrap_or_default().as_bytes());
+    let is_definition = matches!(
+        statement.kind,
+        StatementKind::Create | StatementKind::Alter | StatementKind::Drop
+    );
+    is_definition && statement.keyspace.is_some() && statement.table.is_none()
 }
 
 /// The parameters that stand beside a statement.

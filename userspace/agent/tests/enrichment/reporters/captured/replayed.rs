@@ -261,6 +261,87 @@ fn what_a_file_has_is_asked_and_compared() {
 }
 
 #[test]
+fn keyspaces_that_are_not_there_are_made_and_dropped() {
+    let sandbox = Sandbox::new().unwrap();
+    let node = database(
+        &sandbox,
+        "127.0.0.1:0",
+        "CREATE TABLE shop.carts (id int PRIMARY KEY)",
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let made = "CREATE KEYSPACE fresh WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}";
+    let of = |at: u64, text: &str, keyspace: &str| {
+        record(
+            "query",
+            text,
+            json!([]),
+            json!({ "at_us": at, "keyspace": keyspace }),
+        )
+    };
+    let records = [
+        of(0, "DROP KEYSPACE IF EXISTS gone", "gone"),
+        of(1, made, "fresh"),
+        of(2, "CREATE TABLE fresh.t (id int PRIMARY KEY)", "fresh"),
+        of(3, "INSERT INTO t (id) VALUES (1)", "fresh"),
+        of(4, "DROP KEYSPACE fresh", "fresh"),
+    ];
+    let mut command = Command::new(common::BINARY);
+    command.arg("replay").arg(file(&folder, &records));
+    command.args(["--to", &node.addr().to_string(), "--connections", "1"]);
+    command.args(["--writes", "--compare", "--json", "--as-fast-as-possible"]);
+    let output = sandbox.server(|| command.output()).unwrap().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["all"]["asked"], 5, "{report}");
+    assert_eq!(report["all"]["errors_are"], 0, "{report}");
+}
+
+#[test]
+fn what_was_asked_is_told_of_a_database_that_goes_away() {
+    /// When the second request is asked; the database goes in the middle.
+    const SECOND: Duration = Duration::from_secs(4);
+    let sandbox = Sandbox::new().unwrap();
+    let node = database(
+        &sandbox,
+        "127.0.0.1:0",
+        "CREATE TABLE shop.carts (id int PRIMARY KEY)",
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let reads = |at: Duration| {
+        let at = at.as_micros() as u64;
+        record(
+            "query",
+            "SELECT id FROM carts",
+            json!([]),
+            json!({ "at_us": at }),
+        )
+    };
+    let records = [Duration::ZERO, SECOND, SECOND, SECOND].map(reads);
+    let mut command = Command::new(common::BINARY);
+    command.arg("replay").arg(file(&folder, &records));
+    command.args([
+        "--to",
+        &node.addr().to_string(),
+        "--connections",
+        "1",
+        "--json",
+    ]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let replay = sandbox.server(|| command.spawn()).unwrap().unwrap();
+    thread::sleep(SECOND / 2);
+    drop(node);
+    let output = replay.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("cannot be connected to any more"), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let counts = [&report["all"]["asked"], &report["all"]["unanswered"]];
+    assert_eq!(counts, [&json!(2), &json!(1)], "{report}");
+    let lost = [&report["not_asked"], &report["connections_lost"]];
+    assert_eq!(lost, [&json!(2), &json!(1)], "{report}");
+}
+
+#[test]
 fn a_database_that_cannot_be_asked_is_said() {
     let sandbox = Sandbox::new().unwrap();
     let options = NodeOptions::of_user("ann", "right");
