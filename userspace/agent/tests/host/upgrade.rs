@@ -1,5 +1,6 @@
 //! An agent takes over from one that runs: nothing is refused and nothing is cut, also where one of the two dies.
 
+mod captured;
 mod handed;
 mod kills;
 mod not_now;
