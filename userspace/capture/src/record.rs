@@ -201,8 +201,10 @@ pub enum Ended {
     Bytes,
     /// The operator ended it.
     Interrupted,
-    /// The agent stopped, or had no room for it any more.
+    /// The agent stopped, had no room for it any more, or did not end it in time.
     Agent,
+    /// Another agent has taken over, and what passes there is not told.
+    TakenOver,
 }
 
 /// The last line.

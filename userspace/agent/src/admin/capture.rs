@@ -22,6 +22,7 @@ use policy::{Action, Policy, RuleName, TapDepth};
 use steps::capture::CaptureOf;
 
 use super::{
+    closing::Closing,
     guests::{Peer, Stay},
     state::{Admin, aside, failed},
     tail::{decoded, latency, refused},
@@ -48,6 +49,7 @@ pub(super) struct Wanted {
 pub(super) async fn capture(
     State(admin): State<Admin>,
     Extension(stay): Extension<Stay>,
+    Extension(closing): Extension<Closing>,
     Extension(peer): Extension<Peer>,
     RawQuery(query): RawQuery,
 ) -> Response {
@@ -84,13 +86,8 @@ pub(super) async fn capture(
     note(&wanted, uid);
     stay.goes_on();
     let prepared = services.prepared.clone();
-    let lines = Lines::new(
-        first(&wanted),
-        wanted.values,
-        wanted.time,
-        capturing,
-        prepared,
-    );
+    let until = (wanted.time, closing);
+    let lines = Lines::new(first(&wanted), wanted.values, until, capturing, prepared);
     (
         [(header::CONTENT_TYPE, "application/x-ndjson")],
         Body::new(lines),

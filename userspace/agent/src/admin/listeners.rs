@@ -22,7 +22,10 @@ use tokio::{
     time,
 };
 
-use super::guests::{Guests, Peer, Place};
+use super::{
+    closing::Closing,
+    guests::{Guests, Peer, Place},
+};
 use crate::{
     config::Config,
     socket_file::{Door, SocketFile},
@@ -150,6 +153,8 @@ impl Listeners {
     /// Serves for ever, by the routes of the door by which each visitor comes.
     pub(super) async fn serve(self, routes: Routes, refused: IntCounterVec) {
         let guests = Guests::new();
+        // Dropped with this future: answers that go on end then.
+        let (_opened, closing) = Closing::new(self.file.is_given());
         loop {
             let visitor = match self.accept().await {
                 Ok(visitor) => visitor,
@@ -164,6 +169,7 @@ impl Listeners {
                 refused.with_label_values(&[CROWDED]).inc();
             }
             let routes = (visitor.door)(&routes).clone();
+            let routes = routes.layer(Extension(closing.clone()));
             tokio::spawn(converse(visitor.stream, place, routes, refused.clone()));
         }
     }

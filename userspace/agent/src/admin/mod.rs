@@ -3,6 +3,7 @@
 //!
 //! - `listeners.rs`: the two doors, and the times in which a request has to come and its answer has to be read.
 //! - `guests.rs`: how many connections there are of one peer, and of all.
+//! - `closing.rs`: the end of the interface, for answers that go on.
 //! - `names.rs`: for whom a request may be, so that no web page of others can ask.
 //! - `state.rs`: what it answers from, and how.
 //! - `page.rs`: a web page of its own.
@@ -11,6 +12,7 @@
 //! - `tail.rs`: statements as they pass; `capture.rs`: requests of one flow or rule; both at the socket alone.
 
 pub mod capture;
+mod closing;
 mod containers;
 mod denied;
 mod explain;

@@ -1,7 +1,8 @@
 //! `/tail`: statements as they pass, a line of JSON each, for as long as somebody reads.
 //!
 //! The first line is `{"watching": …}`: what is read, and what is not and so is not shown. Among the lines that follow,
-//! `{"dropped": n}` says that n statements had no room. An empty line now and then shows whether somebody still reads.
+//! `{"dropped": n}` says that n statements had no room. An empty line now and then shows whether somebody still reads. The last line
+//! is `{"ended": "taken_over"}` where another agent has taken over, and `"agent"` where this one stops.
 
 use std::{
     pin::Pin,
@@ -10,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use ::capture::Ended;
 use axum::{
     Extension,
     body::Body,
@@ -25,6 +27,7 @@ use steps::tail::{Seen, TAIL_KEYS, Wanted, Watching};
 use tokio::time::{self, Interval, MissedTickBehavior};
 
 use super::{
+    closing::Closing,
     guests::Stay,
     state::{Admin, aside, failed},
 };
@@ -40,6 +43,7 @@ const PIECE_BYTES: usize = 16 << 10;
 pub(super) async fn tail(
     State(admin): State<Admin>,
     Extension(stay): Extension<Stay>,
+    Extension(closing): Extension<Closing>,
     RawQuery(query): RawQuery,
 ) -> Response {
     let wanted = match wanted(query.as_deref().unwrap_or_default()) {
@@ -64,6 +68,8 @@ pub(super) async fn tail(
     let lines = Lines {
         first: Some(first + "\n"),
         watching,
+        closing: Box::pin(closing.comes()),
+        is_over: false,
         sign_of_life: signs_of_life(),
     };
     (
@@ -167,6 +173,10 @@ fn shallow(policy: &Policy) -> Vec<&str> {
 struct Lines {
     first: Option<String>,
     watching: Watching,
+    /// The end of the interface.
+    closing: Pin<Box<dyn Future<Output = Ended> + Send>>,
+    /// Whether the last line is told.
+    is_over: bool,
     sign_of_life: Interval,
 }
 
@@ -186,6 +196,9 @@ impl hyper::body::Body for Lines {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
+        if this.is_over {
+            return Poll::Ready(None);
+        }
         let mut text = this.first.take().unwrap_or_default();
         let dropped = this.watching.take_dropped();
         if dropped > 0 {
@@ -202,6 +215,11 @@ impl hyper::body::Body for Lines {
             && let Some(seen) = next(&mut this.watching)
         {
             this.put(&seen, &mut text);
+        }
+        if let Poll::Ready(why) = this.closing.as_mut().poll(cx) {
+            this.is_over = true;
+            text.push_str(&json!({ "ended": why }).to_string());
+            text.push('\n');
         }
         if text.is_empty() && this.sign_of_life.poll_tick(cx).is_ready() {
             text.push('\n');

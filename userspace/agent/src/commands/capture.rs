@@ -249,6 +249,10 @@ impl Writing {
                 say!("ended before its time, because the file is as long as --max-bytes allows");
                 Ok(ExitCode::SUCCESS)
             }
+            Ended::TakenOver => anyhow::bail!(
+                "another agent has taken over, and what passes there is not in the file: it is good up to there; capture again for the \
+                 rest"
+            ),
             Ended::Agent => anyhow::bail!(
                 "the agent has stopped, did not end the capture in time, or others needed the room at its admin socket: what is in \
                  the file is good up to there"

@@ -154,6 +154,13 @@ impl Printer {
     fn takes(&mut self, line: &[u8]) -> anyhow::Result<bool> {
         let text = str::from_utf8(line)?;
         let of: Value = serde_json::from_str(text)?;
+        match of["ended"].as_str() {
+            None => {}
+            Some("taken_over") => {
+                bail!("another agent has taken over, and what passes there is not shown: ask again")
+            }
+            Some(_) => bail!("the agent has stopped: start it, or ask again"),
+        }
         let mut said = match (of.get("watching"), of.get("dropped")) {
             (None, None) => {
                 self.shown += 1;

@@ -1,5 +1,6 @@
 //! An agent takes over from one that runs: nothing is refused and nothing is cut, also where one of the two dies.
 
+mod captured;
 mod formats;
 mod handed;
 mod hangs;

@@ -1,7 +1,7 @@
 //! [`Lines`]: the lines of one capture, up to the last one, which says why it ended and what is missing.
 //!
-//! **Invariant**: a capture ends with its time, however slowly it is read: what then waits is told for [`LAST_WORDS`] at most,
-//! and the rest of it is counted as dropped.
+//! **Invariant**: a capture ends with its time, or when another agent takes over, however slowly it is read: what then waits is
+//! told for [`LAST_WORDS`] at most, and the rest of it is counted as dropped.
 
 use std::{
     pin::Pin,
@@ -16,7 +16,10 @@ use hyper::body::{Bytes, Frame};
 use steps::capture::{Captured, Capturing};
 use tokio::time::{self, Interval, Sleep};
 
-use super::{super::tail::signs_of_life, record::record};
+use super::{
+    super::{closing::Closing, tail::signs_of_life},
+    record::record,
+};
 
 /// Bytes of lines that are handed over together.
 const PIECE_BYTES: usize = 64 << 10;
@@ -33,6 +36,8 @@ pub(super) struct Lines {
     prepared: Arc<PreparedStatements>,
     /// The end of its time; then, of the time for what waits.
     until: Pin<Box<Sleep>>,
+    /// The end of the interface.
+    closing: Pin<Box<dyn Future<Output = Ended> + Send>>,
     sign_of_life: Interval,
     /// Requests that are not told yet to be missing.
     missed: Missed,
@@ -48,7 +53,7 @@ impl Lines {
     pub(super) fn new(
         first: String,
         values: bool,
-        time: Duration,
+        (time, closing): (Duration, Closing),
         capturing: Capturing,
         prepared: Arc<PreparedStatements>,
     ) -> Self {
@@ -59,6 +64,7 @@ impl Lines {
             capturing,
             prepared,
             until: Box::pin(time::sleep(time)),
+            closing: Box::pin(closing.comes()),
             sign_of_life: signs_of_life(),
             missed: Missed::default(),
             end: End {
@@ -72,12 +78,14 @@ impl Lines {
         }
     }
 
-    /// Ends the capture once its time is over. What waits is dropped where nobody has taken it by then.
+    /// Ends the capture once its time is over, or the interface is closed. What waits is dropped where nobody has taken it by then.
     fn poll_end(&mut self, cx: &mut Context<'_>) {
         if !self.has_ended {
-            if self.until.as_mut().poll(cx).is_pending() {
-                return;
-            }
+            self.end.end = match self.closing.as_mut().poll(cx) {
+                Poll::Ready(why) => why,
+                Poll::Pending if self.until.as_mut().poll(cx).is_ready() => Ended::Time,
+                Poll::Pending => return,
+            };
             self.has_ended = true;
             self.capturing.end();
             let until = time::Instant::now() + LAST_WORDS;

@@ -480,9 +480,8 @@ impl<'t> Walk<'t> {
 
     /// Notes that the token at hand is no value. A word that nobody notes is one.
     pub(super) fn keep(&mut self) {
-        let left = self.tokens.left();
         if let Some(kept) = &mut self.kept {
-            kept.push(left);
+            kept.push(self.tokens.left());
         }
     }
 
