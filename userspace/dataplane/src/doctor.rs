@@ -15,7 +15,7 @@ use crate::{
     IncomingOptions,
     hooks::{self, Place},
     host, incoming, meter_hooks,
-    running::{Scope, Survey},
+    running::{self, NotAdopted, Scope, Survey},
     shortcut,
 };
 use policy::Policy;
@@ -79,14 +79,16 @@ pub fn examine(cgroup: Option<&Path>, pins: &Path) -> Vec<Finding> {
     findings
 }
 
+const RUNNING: &str = "running connections";
+
 /// Says how many running connections a policy has read where they are, and why others are not. `cgroup`: the agent's;
-/// None: the root.
+/// None: the root. `adopts`: the agent is to read any.
 pub fn running(
     policy: &Policy,
     cgroup: Option<&Path>,
     incoming: &[IncomingOptions],
+    adopts: bool,
 ) -> Vec<Finding> {
-    let what = "running connections";
     let root = || host::cgroup2_root().ok().flatten();
     let Some(cgroup) = cgroup.map(Path::to_owned).or_else(root) else {
         return Vec::new();
@@ -99,19 +101,40 @@ pub fn running(
     };
     let survey = match Survey::take(policy, &scope) {
         Ok(survey) => survey,
-        Err(error) => return vec![finding(what, State::Notice, error.to_string())],
+        Err(error) => return vec![finding(RUNNING, State::Notice, error.to_string())],
     };
-    let read = survey.wanted.len();
-    let read = finding(
-        what,
-        State::Ok,
-        format!("{read} can be read where they are"),
-    );
+    let count = survey.wanted.len();
+    let read = match (count, adopts) {
+        (0, _) | (_, false) => readable(count, adopts, Ok(None)),
+        _ => readable(count, adopts, running::try_out().map_err(|e| e.to_string())),
+    };
     let not = survey.not.into_iter().map(|(reason, count)| {
         let detail = format!("{count} cannot be read: {}", reason.explained());
-        finding(what, State::Notice, detail)
+        finding(RUNNING, State::Notice, detail)
     });
     [read].into_iter().chain(not).collect()
+}
+
+/// Says what becomes of so many running connections that could be read. `tried`: why this kernel does not let them.
+fn readable(count: usize, adopts: bool, tried: Result<Option<NotAdopted>, String>) -> Finding {
+    let (state, detail) = match tried {
+        _ if !adopts => (
+            State::Ok,
+            format!("{count} are left alone until they connect again: `adopt = false`"),
+        ),
+        Ok(None) => (State::Ok, format!("{count} can be read where they are")),
+        Ok(Some(reason)) => (
+            State::Notice,
+            format!("{count} cannot be read: {}", reason.explained()),
+        ),
+        Err(error) => (
+            State::Notice,
+            format!(
+                "{count} are to be read where they are, and whether this kernel lets them could not be tried: {error}"
+            ),
+        ),
+    };
+    finding(RUNNING, state, detail)
 }
 
 fn finding(what: &str, state: State, detail: impl Into<String>) -> Finding {
@@ -402,5 +425,29 @@ fn shortcut() -> Finding {
             State::Notice,
             format!("{reason}: flows whose rule asks for it stay on TCP (after {ms} ms)"),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_connections_can_be_read_only_if_the_kernel_and_the_agent_read_them() {
+        let said = |adopts, tried| readable(2, adopts, tried).detail;
+        assert_eq!(said(true, Ok(None)), "2 can be read where they are");
+        assert_eq!(
+            said(true, Ok(Some(NotAdopted::NoEnd))),
+            "2 cannot be read: this kernel does not tell of their end (Linux 6.12 does)"
+        );
+        let failed = said(true, Err("no memory".to_owned()));
+        assert!(
+            failed.ends_with("could not be tried: no memory"),
+            "{failed}"
+        );
+        assert_eq!(
+            said(false, Ok(None)),
+            "2 are left alone until they connect again: `adopt = false`"
+        );
     }
 }

@@ -10,6 +10,7 @@ mod copied;
 mod listed;
 mod metrics;
 mod reading;
+mod untold;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
@@ -38,6 +39,7 @@ pub use listed::Listed;
 use listed::ListedFlows;
 pub use metrics::TapMetrics;
 use reading::Reading;
+use untold::{Outcome, Untold};
 
 use super::context::ProxyContext;
 
@@ -146,6 +148,8 @@ struct TappedFlows {
     broken: HashSet<SockCookie>,
     /// In boxes, because a table is up to twice as large as what it has.
     flows: HashMap<SockCookie, Box<Reading>, BuildSpread>,
+    /// Rules that flows meet of which the kernel has not been told.
+    untold: Untold,
     looked: Instant,
     budget: Budget,
     /// When the budget was looked at, and what this thread had used by then.
@@ -173,7 +177,7 @@ impl TapConsumer for TappedFlows {
         }
         // Nothing comes of those that are left out: they would be left out for ever.
         let leaves_out = !self.budget.left_out().is_empty();
-        leaves_out.then_some(budget::LOOK_EVERY)
+        (leaves_out || !self.untold.is_empty()).then_some(budget::LOOK_EVERY)
     }
 
     fn cannot_wait(&mut self, error: &io::Error) {
@@ -198,6 +202,7 @@ impl TappedFlows {
             listed,
             broken: HashSet::new(),
             flows: HashMap::default(),
+            untold: Untold::default(),
             looked: Instant::now(),
             budget: Budget::new(budget),
             budget_looked: (Instant::now(), Duration::ZERO),
@@ -229,7 +234,8 @@ impl TappedFlows {
             self.count(cookie);
         }
         if let Some((rule, settled)) = settled {
-            self.settle(cookie, &rule, settled, flows);
+            self.untold.add((cookie, rule, settled));
+            self.settle(flows);
         }
     }
 
@@ -240,6 +246,7 @@ impl TappedFlows {
             self.metrics.failed_looks.get() >= panics,
             "a test has asked for it"
         );
+        self.settle(flows);
         self.keep_to_budget(flows);
         if self.looked.elapsed() >= LOOK_AFTER {
             self.looked = Instant::now();
@@ -353,27 +360,29 @@ impl TappedFlows {
         self.metrics.flows.set(self.flows.len() as i64);
     }
 
-    /// Copies have said which rule a flow meets.
-    fn settle(
-        &mut self,
-        cookie: SockCookie,
-        rule: &RuleName,
-        settled: Settled,
-        flows: &mut TapFlows<'_>,
-    ) {
-        if let Err(error) = flows.settle(cookie, rule, settled) {
+    /// Tells the kernel which rules flows meet, as copies have said. Who is let go is forgotten then.
+    fn settle(&mut self, flows: &mut TapFlows<'_>) {
+        let tell = |(cookie, rule, settled): &Outcome| flows.settle(*cookie, rule, *settled);
+        let (told, failed) = self.untold.tell(tell);
+        if let Err(error) = failed {
             NOT_SETTLED.say(|not_said_before| {
-                tracing::error!(%error, not_said_before, "the kernel cannot be told which rule a tapped flow meets");
+                tracing::error!(
+                    %error,
+                    not_said_before,
+                    "the kernel cannot be told which rule a tapped flow meets; it is tried again"
+                );
             });
         }
-        if matches!(settled, Settled::Tapped(_)) {
-            if let Some(reading) = self.flows.get_mut(&cookie) {
-                reading.note_share(cookie, flows);
+        for (cookie, _, settled) in told {
+            if matches!(settled, Settled::Tapped(_)) {
+                if let Some(reading) = self.flows.get_mut(&cookie) {
+                    reading.note_share(cookie, flows);
+                }
+                continue;
             }
-            return;
+            self.flows.remove(&cookie);
+            self.metrics.flows.set(self.flows.len() as i64);
         }
-        self.flows.remove(&cookie);
-        self.metrics.flows.set(self.flows.len() as i64);
     }
 
     fn end(&mut self, cookie: SockCookie, at_ns: u64) {

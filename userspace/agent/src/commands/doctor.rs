@@ -59,9 +59,9 @@ pub(super) fn findings(config: Option<&Path>) -> anyhow::Result<Vec<Finding>> {
     let control = config.as_ref().map(|c| c.control.clone());
     let control = control.unwrap_or_else(|| DEFAULT_CONTROL.into());
     let xdp = config.as_ref().map_or_else(Vec::new, |c| c.xdp.clone());
-    let running = config.as_ref().filter(|config| config.adopt);
-    let running = running.map(|config| {
-        dataplane::doctor::running(&config.policy, cgroup.as_deref(), &config.incoming)
+    let running = config.as_ref().map(|config| {
+        let (cgroup, incoming) = (cgroup.as_deref(), &config.incoming);
+        dataplane::doctor::running(&config.policy, cgroup, incoming, config.adopt)
     });
     let source = config.as_ref().and_then(|config| config.source.as_ref());
     let fleet = source.map(doctor_fleet::examine).transpose()?;

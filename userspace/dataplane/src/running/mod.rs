@@ -15,7 +15,12 @@ mod connections;
 mod owners;
 mod survey;
 
-use std::{collections::BTreeMap, io::Read as _, os::fd::AsFd as _};
+use std::{
+    collections::BTreeMap,
+    io::Read as _,
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    os::fd::AsFd as _,
+};
 
 use aya::{
     Btf, Ebpf,
@@ -33,6 +38,7 @@ use crate::{
 use policy::{Policy, RuleName};
 
 pub use around::{Around, OpenedHere};
+use survey::Wanted;
 pub use survey::{Scope, Survey};
 
 const MAP: &str = "adoptions";
@@ -161,6 +167,29 @@ impl Adopter {
             }
         }
         ran.map(|()| adopted)
+    }
+}
+
+/// Has the kernel mark a connection of this process's own, with maps of its own. Returns why it does not; None: it does. Needs
+/// root.
+pub(crate) fn try_out() -> Result<Option<NotAdopted>, AttachError> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(AttachError::Sockets)?;
+    let address = listener.local_addr().map_err(AttachError::Sockets)?;
+    let opened = TcpStream::connect(address).map_err(AttachError::Sockets)?;
+    let wanted = Wanted::own(&opened).map_err(AttachError::Sockets)?;
+    let mut ebpf = load::load()?;
+    let mut adopter = Adopter::take(&mut ebpf)?;
+    let survey = Survey {
+        wanted: vec![wanted],
+        not: BTreeMap::new(),
+    };
+    let adopted = adopter.adopt(&mut ebpf, survey)?;
+    match (adopted.count(), adopted.not.into_keys().next()) {
+        (0, None) => Err(AttachError::Program {
+            name: ADOPTS,
+            reason: "it has not come by a connection of this process's own".to_owned(),
+        }),
+        (_, reason) => Ok(reason),
     }
 }
 

@@ -3,12 +3,13 @@
 use std::{
     collections::{BTreeMap, HashSet},
     fs, io,
-    net::SocketAddr,
+    net::{SocketAddr, TcpStream},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
 use ebpf::abi;
+use socket2::SockRef;
 
 use super::{
     NotAdopted,
@@ -19,7 +20,7 @@ use crate::{
     address::{self, SockCookie},
     compile, host,
 };
-use policy::{Action, Candidate, Decision, Match, Policy, Rule, RuleName, Session, TapDepth};
+use policy::{Action, Candidate, Decision, Fail, Match, Policy, Rule, RuleName, Session, TapDepth};
 
 /// The number of connections that are looked at, at most: as many as the kernel observes, and both their ends.
 pub(super) const MAX_CONNECTIONS: usize = 2 * abi::MAX_METERS as usize;
@@ -46,6 +47,38 @@ pub(crate) struct Wanted {
     pub cookie: SockCookie,
     pub rule: RuleName,
     pub adoption: abi::Adoption,
+}
+
+impl Wanted {
+    /// Wants a connection observed that this process has opened, whatever any policy says.
+    pub(super) fn own(opened: &TcpStream) -> io::Result<Self> {
+        let connection = Connection {
+            cookie: SockCookie(SockRef::from(opened).cookie()?),
+            own: opened.local_addr()?,
+            peer: opened.peer_addr()?,
+            uid: 0,
+            inode: 0,
+            cgroup_id: 0,
+        };
+        let side = Side {
+            connection,
+            is_incoming: false,
+        };
+        let met = Match {
+            index: None,
+            rule: RuleName::of_default(),
+            action: Action::Observe,
+            fail: Fail::Open,
+            session: false,
+        };
+        let scope = Scope {
+            cgroup: PathBuf::new(),
+            generation: 0,
+            forgets: 0,
+            is_incoming: false,
+        };
+        Ok(side.wanted(&met, None, None, &scope))
+    }
 }
 
 /// The running connections of the calling thread's network namespace that a policy has read.

@@ -37,6 +37,8 @@ pub(super) struct Reading {
     /// The work since the budget was looked at: packets, and one more for so many bytes.
     pub(super) load: u64,
     pub(super) has_stopped: bool,
+    /// Nobody reads the flow any more, and the kernel has to be told.
+    is_let_go: bool,
     /// The flow is one of those of its rule that are left out.
     is_left_out: bool,
     /// Copies of requests, and of responses, have been dropped since the last that was read.
@@ -87,6 +89,7 @@ impl Reading {
             decided_by: tapped.rule.clone(),
             load: 0,
             has_stopped: false,
+            is_let_go: false,
             is_left_out: false,
             dropped: [false; 2],
             flow,
@@ -100,6 +103,9 @@ impl Reading {
 
     pub(super) fn packet(&mut self, direction: Direction, packet: &Packet<'_>) {
         self.at_ns = packet.at_ns;
+        if self.is_let_go {
+            return;
+        }
         let [requests, responses] = &mut self.dropped;
         let dropped = match direction {
             Direction::Requests => requests,
@@ -162,7 +168,8 @@ impl Reading {
         let (by, settled) = asked::answer(question, asked, &self.flow, metrics)?;
         self.question = None;
         self.tapped.asks_a_while();
-        if let Settled::Tapped(_) = settled {
+        self.is_let_go = !matches!(settled, Settled::Tapped(_));
+        if !self.is_let_go {
             self.recorder.switch_rule(&self.flow);
             let shared = &self.recorder.shared;
             let (pipelines, metrics) = (shared.pipelines.borrow(), &shared.pipeline_metrics);

@@ -455,7 +455,7 @@ fn whoever_needs_the_agent_has_to_connect_again_and_is_counted() {
         let said = |file: &Path| {
             let config = Config::load(file).unwrap();
             let cgroup = host.sandbox.cgroup.path();
-            let findings = || doctor::running(&config.policy, Some(cgroup), &[]);
+            let findings = || doctor::running(&config.policy, Some(cgroup), &[], true);
             let findings = host.sandbox.server(findings).unwrap().into_iter();
             findings.map(|found| found.detail).collect::<Vec<_>>()
         };
@@ -485,6 +485,17 @@ fn nothing_is_adopted_that_nobody_wants() {
         asks(&mut c, 4, 2);
         assert_eq!(counted(&host.agent), (0, 0));
         assert_eq!(host.agent.metric("underpass_tap_flows").unwrap(), 0.0);
+        let said = |adopts| {
+            let config = Config::load(&host.agent.file()).unwrap();
+            let cgroup = host.sandbox.cgroup.path();
+            let findings = || doctor::running(&config.policy, Some(cgroup), &[], adopts);
+            let findings = host.sandbox.server(findings).unwrap().into_iter();
+            findings.map(|found| found.detail).collect::<Vec<_>>()
+        };
+        let left = "1 are left alone until they connect again: `adopt = false`";
+        assert_eq!(said(false), [left]);
+        // As the kernel lets it a connection of the asker's own.
+        assert_eq!(said(true), ["1 can be read where they are"]);
         c.ends();
     });
 }
