@@ -154,7 +154,7 @@ impl Printer {
     fn takes(&mut self, line: &[u8]) -> anyhow::Result<bool> {
         let text = str::from_utf8(line)?;
         let of: Value = serde_json::from_str(text)?;
-        match of["ended"].as_str() {
+        match of.get("ended").and_then(|ended| ended.as_str()) {
             None => {}
             Some("taken_over") => {
                 bail!("another agent has taken over, and what passes there is not shown: ask again")
