@@ -34,7 +34,7 @@ use super::{
     entered::Entered,
     handed, incoming,
     read_on::Handed,
-    session, unsettled,
+    session,
     workers::{Pair, Workers},
 };
 use crate::keeper::Adopted;
@@ -138,7 +138,7 @@ pub async fn run(
     let mut accepting_incoming = JoinSet::new();
     let mut accepting = pin!(accept(shared.clone(), listeners, expected.clone()));
     let mut netns_agents = JoinSet::new();
-    let mut watching = pin!(unsettled::watch(shared.clone()));
+    let mut watching = pin!(shared.unsettled.watch(|| shared.admission.excess()));
     loop {
         let held = tokio::select! {
             held = holds.next() => held?,

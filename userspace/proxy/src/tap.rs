@@ -6,6 +6,7 @@
 
 mod asked;
 mod budget;
+mod clock;
 mod copied;
 mod listed;
 mod metrics;
@@ -35,8 +36,9 @@ use policy::RuleName;
 use telemetry::Rarely;
 
 use budget::Budget;
+use clock::monotonic_ns;
 pub use listed::Listed;
-use listed::ListedFlows;
+use listed::{ListedFlows, MAX_FLOWS};
 pub use metrics::TapMetrics;
 use reading::Reading;
 use untold::{Outcome, Untold};
@@ -50,9 +52,6 @@ const _: () =
 const _: () = assert!(dataplane::TAP_ID_BYTES as usize >= cql::MAX_READ_ID_BYTES);
 const _: () = assert!(dataplane::TAP_FRAME_BYTES as usize >= cql::MAX_FRAME_BODY_BYTES);
 const _: () = assert!(dataplane::TAP_ROWS_BYTES as usize >= cql::MAX_READ_ROWS_BYTES);
-
-/// Flows that are read at once, at most: as many as the kernel observes.
-const MAX_FLOWS: usize = 65_536;
 
 /// A flow of which nothing came for this time is looked for in the kernel: the word of its end may be
 /// among what was lost.
@@ -425,10 +424,4 @@ impl TappedFlows {
         }
         self.metrics.flows.set(0);
     }
-}
-
-/// Now, by the clock of the kernel's copies.
-fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
-    now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -13,8 +13,6 @@ use flow::{CloseReason, Flow, Path, commands::FlowCommand};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time};
 
-use super::context::ProxyContext;
-
 /// The fraction of the time for a handshake, 1 / `GRACE_DIVISOR`, that a flow has before it can be made to leave:
 /// by default five seconds, after which drivers give up.
 const GRACE_DIVISOR: u32 = 6;
@@ -83,6 +81,19 @@ impl Unsettled {
         });
         !waiting.flows.is_empty()
     }
+
+    /// Closes unsettled flows in time. Runs for ever. `excess`: how many are to leave at once.
+    pub(super) async fn watch(&self, excess: impl Fn() -> usize) {
+        let mut some_left = false;
+        loop {
+            let news = self.news.notified();
+            match some_left {
+                true => drop(time::timeout(LOOK_EVERY, news).await),
+                false => news.await,
+            }
+            some_left = self.sweep(Instant::now(), excess());
+        }
+    }
 }
 
 /// The flow, if it has not ended, and is unsettled. What the kernel has carried is counted later, so a flow that it
@@ -92,20 +103,6 @@ fn unsettled(flow: &Weak<Flow>) -> Option<Arc<Flow>> {
     let flow = flow.upgrade()?;
     let goes_on = !flow.commands.is_closed();
     (goes_on && (flow.is_logging_in() || is_silent(&flow))).then_some(flow)
-}
-
-/// Closes unsettled flows in time. Runs for ever.
-pub(super) async fn watch(shared: Arc<ProxyContext>) {
-    let mut some_left = false;
-    loop {
-        let news = shared.unsettled.news.notified();
-        match some_left {
-            true => drop(time::timeout(LOOK_EVERY, news).await),
-            false => news.await,
-        }
-        let excess = shared.admission.excess();
-        some_left = shared.unsettled.sweep(Instant::now(), excess);
-    }
 }
 
 #[cfg(test)]

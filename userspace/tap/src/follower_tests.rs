@@ -140,7 +140,7 @@ fn what_waits_is_bounded() {
     assert_eq!(held as usize, MAX_HELD_PACKETS);
 }
 
-/// Whoever guesses the ports sends such a packet: it comes by here before TCP drops it.
+/// Such a packet is sent by one who guesses the ports: it comes by here before TCP drops it.
 #[test]
 fn a_packet_that_no_peer_takes_changes_nothing() {
     for seq in [0x5000_0000, 1 << 31, u32::MAX - 0x5000_0000] {

@@ -99,7 +99,7 @@ pub enum Message {
     Unknown(#[serde(deserialize_with = "kind")] String),
 }
 
-/// Those of the things to go on with that this version knows.
+/// Reads the things to go on with that this version knows, and passes over the others.
 fn known<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Inherited>, D::Error> {
     let all = Vec::<Value>::deserialize(from)?.into_iter();
     Ok(all

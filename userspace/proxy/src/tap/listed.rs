@@ -6,6 +6,9 @@ use dataplane::SockCookie;
 use flow::{Flow, FlowId, Flows};
 use parking_lot::Mutex;
 
+/// Flows that are read at once, at most: as many as the kernel observes.
+pub(super) const MAX_FLOWS: usize = 65_536;
+
 /// A tapped flow, as lists of flows show it.
 #[derive(Clone, Debug)]
 pub struct Listed {

@@ -8,7 +8,7 @@ use policy::{Action, RuleName};
 use tap::{Beside, Counts, Direction, Packet, TappedFlow};
 use telemetry::series_of;
 
-use super::{asked, copied::CopiedSteps, listed::ListedFlows, monotonic_ns};
+use super::{asked, clock::monotonic_ns, copied::CopiedSteps, listed::ListedFlows};
 use crate::{
     context::ProxyContext,
     question::Question,

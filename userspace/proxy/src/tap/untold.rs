@@ -5,8 +5,10 @@ use std::{collections::VecDeque, io};
 use dataplane::{Settled, SockCookie};
 use policy::RuleName;
 
+use super::listed::MAX_FLOWS;
+
 /// Flows that wait, at most: as many as are read at once.
-const MAX_UNTOLD: usize = super::MAX_FLOWS;
+const MAX_UNTOLD: usize = MAX_FLOWS;
 
 /// So many are tried at once, each of which takes microseconds. The reader comes again within milliseconds.
 const TRIES_AT_ONCE: usize = 8;
