@@ -408,6 +408,8 @@ impl Serving {
     async fn take_over(&mut self, mut before: Predecessor) -> anyhow::Result<()> {
         self.control.carry_on(before.marks())?;
         self.admin.backends.carry_on(before.orders());
+        // A signal that has come by now is one that the runtime has seen.
+        tokio::task::yield_now().await;
         tokio::select! {
             biased;
             signal = self.signals.stops.wait() => bail!("{signal} has come before it has taken over"),

@@ -177,7 +177,7 @@ impl Serving {
         let mut carrying = pin!(carrying);
         let (tended, drains) = (attached.clone(), draining.subscribe());
         let takes_over = link.is_some();
-        let [mut of_policies, mut of_others] = [has_left.subscribe(), has_left.subscribe()];
+        let [mut of_policies, mut of_others, mut of_stops] = [(); 3].map(|()| has_left.subscribe());
         // Until the agent before has left edge and sockets, nobody else can take over, and no other policy comes into force; but
         // connections are taken.
         let in_force_here = async move {
@@ -219,7 +219,13 @@ impl Serving {
         };
         let taken = {
             let mut serving = pin!(serving);
-            let decided = decided(&mut stops, leads.subscribe());
+            let decided = async {
+                let decided = decided(&mut stops, leads.subscribe()).await;
+                // The agent before either has its hooks, or knows that it has none: it hears of the end as one that has left.
+                let has_left = of_stops.wait_for(|has_left| *has_left);
+                let _ = time::timeout(DECIDED_WITHIN, has_left).await;
+                decided
+            };
             tokio::select! {
                 // A stop that has waited for the end of a take-over comes before visitors, who ask who goes on.
                 biased;
