@@ -210,7 +210,11 @@ impl Control {
                 if !chosen.may_wait {
                     self.tell_unknown_names(&sources);
                 } else if self.waits_for_names(&sources) {
-                    self.from_fleet.refusals = choice.refusals;
+                    // Those that are to be looked at again are, with the next choice.
+                    self.from_fleet.refusals = match chosen.is_again {
+                        true => Refusals::new(),
+                        false => choice.refusals,
+                    };
                     return self.waiting.for_offer();
                 }
                 let read = chosen.own;
