@@ -8,6 +8,7 @@ use crate::{
     overview::{MANY, ONE},
     pace,
     schema::{Experiment, Path, Run, Series},
+    sequential::CASSANDRA_FACTOR,
     stats::{AGAIN_CHANCE, CHANCE, MIN_ROUNDS},
 };
 
@@ -197,7 +198,9 @@ pub fn origin(run: &Run) -> Text {
 /// Commit, date, machine and how it was measured, for the page of the bars, which says itself what their intervals say.
 pub fn origin_of_bars(run: &Run) -> Text {
     let intervals = format!(
-        " Of the second direct there is “{}” where both of its intervals end within 10 % of direct, and otherwise they are “{}”.",
+        " On Cassandra rounds and turns are {} times as long, and a round on a schedule is one turn. Of the second direct there is “{}” where both of its \
+         intervals end within 10 % of direct, and otherwise they are “{}”.",
+        number::plain(CASSANDRA_FACTOR),
         number::NO_DIFFERENCE,
         number::NOT_RESOLVED,
     );

@@ -75,6 +75,7 @@ impl How {
     pub fn under(mut self, variant: &Variant) -> Self {
         if self.decides && variant.database == Database::Cassandra {
             self.timing.seconds *= sequential::CASSANDRA_FACTOR;
+            self.timing.turn_seconds *= sequential::CASSANDRA_FACTOR;
         }
         if self.decides && variant.job.rate.is_some() {
             self.timing.seconds = self.timing.seconds.max(SCHEDULE_SECONDS);

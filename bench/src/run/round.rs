@@ -61,15 +61,16 @@ pub fn play(
     forget_rss_peak(database_pids);
     let before = Sockets::now()?;
     let turns = (timing.seconds / timing.turn_seconds).round().max(1.0);
-    // All lanes use these: the end of a turn is the beginning of the next.
+    // All lanes use these.
     let mut shared = [Meter::new(database_pids.to_vec()), Meter::of_kernel()];
-    shared.iter_mut().for_each(Meter::begin);
     for _ in 0..turns as usize {
         for at in shuffle.order(lanes.len()) {
             let (Some(lane), Some(account)) = (lanes.get_mut(at), accounts.get_mut(at)) else {
                 continue;
             };
+            // What passes between turns is nobody's.
             account.proxy.begin();
+            shared.iter_mut().for_each(Meter::begin);
             let answer = work(lane, timing.seconds / turns)?;
             let meters = iter::once(&mut account.proxy).chain(&mut shared);
             for (spent, meter) in account.spent.iter_mut().zip(meters) {

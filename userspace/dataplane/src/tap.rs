@@ -69,8 +69,9 @@ const FULL: u64 = 32;
 /// records, which take milliseconds.
 const MOST_AT_ONCE: u64 = 1 << 20;
 
-/// So many looks after it has slept are soon: what comes now and then is told at once.
-const LOOKS_SOON: u32 = 16;
+/// So many looks after it has slept are soon: an answer a moment later is told at once. More of them would cost who asks in
+/// bursts, of which each wakes the reader anew.
+const LOOKS_SOON: u32 = 4;
 
 /// So often it looks in vain before it sleeps.
 const IDLE_LOOKS: u32 = 2;

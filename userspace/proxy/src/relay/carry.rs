@@ -3,7 +3,7 @@
 use std::{
     future::poll_fn,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
+    pin::{Pin, pin},
     task::Poll,
 };
 
@@ -63,7 +63,10 @@ pub(in super::super) async fn carry(
     let counters = splice::Counters::Shared(shared.clone());
     let mut ride = KernelCarry::new(source, entered.application.clone(), flow, counters);
     let (near, far) = flow.near().sides(client, database);
-    let end = unless_it_panics(to_the_end(&mut relay, &mut ride, &near, far)).await;
+    let end = {
+        let carries = pin!(to_the_end(&mut relay, &mut ride, &near, far));
+        unless_it_panics(carries).await
+    };
     ride.count(&relay);
     // What has been asked is told as not answered, if that can still be said.
     let finished = catch_unwind(AssertUnwindSafe(|| relay.finish()));
@@ -91,13 +94,15 @@ pub(in super::super) async fn carry(
 }
 
 /// Carries a flow. None: it has panicked, which ends no other flow, and this one is closed as any other is.
-async fn unless_it_panics(carries: impl Future<Output = FlowEnd>) -> Option<FlowEnd> {
-    let mut carries = pin!(carries);
-    poll_fn(|cx| {
+///
+/// Pinned by who calls: a future that takes another one by value and pins it has room for it twice.
+fn unless_it_panics(
+    mut carries: Pin<&mut impl Future<Output = FlowEnd>>,
+) -> impl Future<Output = Option<FlowEnd>> {
+    poll_fn(move |cx| {
         let polled = catch_unwind(AssertUnwindSafe(|| carries.as_mut().poll(cx)));
         polled.map_or(Poll::Ready(None), |polled| polled.map(Some))
     })
-    .await
 }
 
 /// Relays, and lets the kernel carry, in turns, between the sockets that lead to the near
@@ -138,14 +143,15 @@ pub(in super::super) async fn to_the_end(
             }
             Pause::HandOver(reading) => {
                 let taken = match ride.context() {
+                    // Elsewhere: it happens once, and each flow would have room for it all its life.
                     Some(shared) => {
-                        hand_over(
+                        Box::pin(hand_over(
                             shared,
                             relay.flow(),
                             *reading,
                             ride.application(),
                             relay.near().sides(near, &far),
-                        )
+                        ))
                         .await
                     }
                     None => false,
