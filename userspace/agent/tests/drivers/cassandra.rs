@@ -46,11 +46,24 @@ impl Cassandra {
         fail: &str,
         more: &str,
     ) -> Agent<'a> {
+        self.agent_with_settings(cgroup, "", action, fail, more)
+    }
+
+    /// With settings of the agent itself, too.
+    pub fn agent_with_settings<'a>(
+        &self,
+        cgroup: &'a Cgroup,
+        settings: &str,
+        action: &str,
+        fail: &str,
+        more: &str,
+    ) -> Agent<'a> {
         let policy = format!(
             "[[rule]]\nname = {RULE:?}\nto = [\"{}\"]\naction = {action:?}\nfail = {fail:?}\n{more}\n",
             self.addr
         );
         let binary = Path::new(env!("CARGO_BIN_EXE_underpass"));
-        Agent::start(binary, None, cgroup, SETTINGS, &policy).unwrap()
+        let settings = format!("{SETTINGS}\n{settings}");
+        Agent::start(binary, None, cgroup, &settings, &policy).unwrap()
     }
 }

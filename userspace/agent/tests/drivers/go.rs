@@ -61,6 +61,11 @@ fn v5_found_running() {
 }
 
 #[test]
+fn v4_is_told_of_copies() {
+    GO.told_of_copies("go::v4_is_told_of_copies", 4, "none");
+}
+
+#[test]
 fn v5_in_lz4_is_told_of_copies() {
     GO.told_of_copies("go::v5_in_lz4_is_told_of_copies", 5, "lz4");
 }

@@ -62,6 +62,11 @@ fn v4_found_running() {
 }
 
 #[test]
+fn v4_is_told_of_copies() {
+    JAVA.told_of_copies("java::v4_is_told_of_copies", 4, "none");
+}
+
+#[test]
 fn v5_is_told_of_copies() {
     JAVA.told_of_copies("java::v5_is_told_of_copies", 5, "none");
 }

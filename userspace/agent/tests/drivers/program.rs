@@ -93,8 +93,7 @@ impl Program {
         let Some((program, cassandra)) = self.provided(test) else {
             return;
         };
-        let keyspace = self.keyspace("same", version, compression);
-        same::compare(&cassandra, &keyspace, |cgroup| {
+        same::compare(&cassandra, |cgroup| {
             let cgroup = Some(cgroup);
             self.run(&program, &cassandra, cgroup, "same", version, compression);
         });

@@ -15,8 +15,9 @@ use cql_node::{
     Client, Node, NodeOptions,
     scylla::{LWT_MARK, METADATA_ID, RATE_LIMIT_ERROR, Scylla, TABLETS_V1, TABLETS_V2},
 };
+use sandbox::Cgroup;
 
-use super::cassandra::Cassandra;
+use super::{cassandra::Cassandra, same};
 
 /// The keyspace, to clients.
 const KEYSPACE: &str = "app";
@@ -24,6 +25,10 @@ const KEYSPACE: &str = "app";
 /// The extensions with either of the two that exclude each other.
 const V1: [&str; 4] = [METADATA_ID, LWT_MARK, RATE_LIMIT_ERROR, TABLETS_V1];
 const V2: [&str; 4] = [METADATA_ID, LWT_MARK, RATE_LIMIT_ERROR, TABLETS_V2];
+
+/// Fields that differ with the node: its address; and the size of answers, of which the first to a statement on each connection
+/// tells where a tablet is.
+const OF_THE_NODE: [&str; 2] = ["database", "bytes_to_client"];
 
 /// For what a driver does in the background.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -91,4 +96,13 @@ impl Server {
         })
         .await;
     }
+}
+
+/// Runs a suite through reporters, inline and tapped, each at a node of its own; they tell the same.
+fn told_of_copies(suite: impl Fn(&Server, &Cgroup)) {
+    let servers = [(); 2].map(|()| Server::start(&V1, KEYSPACE));
+    let databases = servers.each_ref().map(|server| &server.access);
+    same::compare_at(databases, &OF_THE_NODE, |nth, cgroup| {
+        suite(&servers[nth], cgroup);
+    });
 }

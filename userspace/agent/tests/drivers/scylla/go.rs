@@ -28,6 +28,13 @@ fn through_cache() {
     through("scylla::go::through_cache", Last::Cache);
 }
 
+#[test]
+fn is_told_of_copies() {
+    if let Some(program) = skip::provided("scylla::go::is_told_of_copies", PROGRAM) {
+        super::told_of_copies(|server, cgroup| runs(&program, server, Some(cgroup), [1, 0]));
+    }
+}
+
 fn through(test: &str, last: Last) {
     let Some(program) = skip::provided(test, PROGRAM) else {
         return;

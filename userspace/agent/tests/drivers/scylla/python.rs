@@ -8,6 +8,9 @@ use super::{
 };
 use crate::suite;
 
+/// Names the interpreter that has the driver.
+const PYTHON: &str = "UNDERPASS_SCYLLA_PYTHON";
+
 #[test]
 fn v1_directly() {
     directly("scylla::python::v1_directly", &V1);
@@ -28,8 +31,18 @@ fn v2_through_cache() {
     through("scylla::python::v2_through_cache", &V2, Last::Cache);
 }
 
+#[test]
+fn v1_is_told_of_copies() {
+    let test = "scylla::python::v1_is_told_of_copies";
+    if let Some(python) = skip::provided(test, PYTHON) {
+        super::told_of_copies(|server, cgroup| {
+            runs(&python, server, Some(cgroup), &V1, [1, 0]);
+        });
+    }
+}
+
 fn directly(test: &str, extensions: &[&'static str]) {
-    let Some(python) = skip::provided(test, "UNDERPASS_SCYLLA_PYTHON") else {
+    let Some(python) = skip::provided(test, PYTHON) else {
         return;
     };
     let server = Server::start(extensions, super::KEYSPACE);
@@ -37,7 +50,7 @@ fn directly(test: &str, extensions: &[&'static str]) {
 }
 
 fn through(test: &str, extensions: &[&'static str], last: Last) {
-    let Some(python) = skip::provided(test, "UNDERPASS_SCYLLA_PYTHON") else {
+    let Some(python) = skip::provided(test, PYTHON) else {
         return;
     };
     let pages = ROWS.unsigned_abs().div_ceil(PAGE.unsigned_abs());

@@ -47,6 +47,16 @@ fn v2_through_cache() {
     through("scylla::rust::v2_through_cache", &V2, Last::Cache);
 }
 
+#[test]
+fn v1_is_told_of_copies() {
+    super::told_of_copies(|server, cgroup| {
+        in_cgroup(cgroup, async || {
+            let pages = suite(server, "scylla::rust::v1_is_told_of_copies").await;
+            assert_eq!(pages, 1);
+        });
+    });
+}
+
 fn directly(test: &str, extensions: &[&'static str]) {
     let server = Server::start(extensions, super::KEYSPACE);
     runs(None, async || {
