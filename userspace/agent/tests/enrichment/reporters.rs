@@ -97,11 +97,17 @@ fn prepared(version: u8, stream: i16) -> Vec<u8> {
     frame(RESPONSE | version, stream, RESULT, &body)
 }
 
-/// At LOCAL_ONE, with one value, 100 rows to a page.
+/// An EXECUTE with a short value.
 fn execute(version: u8, stream: i16) -> Vec<u8> {
+    execute_with(version, stream, b"secret")
+}
+
+/// At LOCAL_ONE, with one value, 100 rows to a page.
+fn execute_with(version: u8, stream: i16, value: &[u8]) -> Vec<u8> {
     let metadata: &[u8] = if version < 5 { &[] } else { &[0, 1, b'm'] };
     let flags: &[u8] = if version < 5 { &[5] } else { &[0, 0, 0, 5] };
-    let value = [&[0, 1, 0, 0, 0, 6][..], b"secret"].concat();
+    let length = (value.len() as i32).to_be_bytes();
+    let value = [&[0, 1][..], &length, value].concat();
     let page = 100_i32.to_be_bytes();
     let body = [&[0, 16], ID, metadata, &[0, 10], flags, &value, &page].concat();
     frame(version, stream, 0x0A, &body)

@@ -8,6 +8,11 @@ use crate::compressed::{Kind, kind};
 /// More than the steps read of it, and than the ring holds.
 const LARGE_BYTES: i32 = 64 << 20;
 
+/// A body of many segments, twice of which fits in the ring, however short the packets are.
+const LONG_BYTES: usize = 1 << 20;
+
+const UPDATE: &str = "UPDATE shop.orders SET v = ? WHERE id = 7";
+
 const STREAMS: u16 = 1 << 15;
 /// Answers at once: a journal has room for as many lines.
 pub const AT_ONCE: usize = 1_024;
@@ -61,11 +66,10 @@ impl Talk {
     fn everything(kind: Kind) -> Self {
         let v = kind.version;
         let mut talk = Self::begin(kind);
-        let update = "UPDATE shop.orders SET v = ? WHERE id = 7";
         let long = format!("{SELECT} /*{}*/", " ".repeat(80_000));
         let delete = "DELETE FROM shop.orders WHERE id = 'secret'";
         for (asked, answered) in [
-            (prepare(v, 1, update), prepared(v, 1)),
+            (prepare(v, 1, UPDATE), prepared(v, 1)),
             (execute(v, 1), rows(v, 1, 3)),
             (execute(v, 2), error(v, 2, 0x1100)),
             (query(v, 1, SELECT), rows(v, 1, 25_000)),
@@ -85,6 +89,24 @@ impl Talk {
         let v = kind.version;
         for count in [1, LARGE_BYTES / 4, 2] {
             talk.turn(&[query(v, 1, SELECT)], &[rows(v, 1, count)]);
+        }
+        talk
+    }
+
+    /// A long value, and a long answer. The kernel copies a body whole where its frame goes on in further segments.
+    fn long(kind: Kind) -> Self {
+        let mut talk = Self::begin(kind);
+        let v = kind.version;
+        let value = vec![b'x'; LONG_BYTES];
+        for (asked, answered) in [
+            (prepare(v, 1, UPDATE), prepared(v, 1)),
+            (
+                execute_with(v, 1, &value),
+                rows(v, 1, LONG_BYTES as i32 / 4),
+            ),
+            (execute(v, 1), rows(v, 1, 2)),
+        ] {
+            talk.turn(&[asked], &[answered]);
         }
         talk
     }
@@ -142,7 +164,7 @@ pub fn talks(place: Place) -> Vec<Talk> {
         SEGMENTS_LZ4,
     ];
     let mut talks: Vec<_> = kinds.map(Talk::everything).into();
-    talks.push(Talk::large(PLAIN));
+    talks.extend([Talk::large(PLAIN), Talk::long(SEGMENTS)]);
     talks.extend([Resets::Client, Resets::Database].map(|by| Talk::reset(PLAIN, by)));
     if place == Place::Loopback {
         talks.extend([Talk::large(SEGMENTS_LZ4), Talk::streams(PLAIN)]);
