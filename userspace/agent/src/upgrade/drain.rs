@@ -91,16 +91,14 @@ async fn hand_all(
 ) -> Ended {
     let (link, begun) = (&to.link, Instant::now());
     let mut hands = (to.takes == FLOW_FORMAT).then_some(hands);
-    let mut untold = match &hands {
-        Some(_) => messages(proxy::bequeath(shared).into_iter().flatten()),
-        None => VecDeque::new(),
-    };
+    let (mut untold, mut has_bequeathed) = (VecDeque::new(), hands.is_none());
     let mut calls = Calls::default();
     let mut next = Instant::now();
     // That it drains is the first that the other agent hears.
     let (mut has_begun, mut has_complained) = (false, false);
     loop {
-        if untold.is_empty()
+        if has_bequeathed
+            && untold.is_empty()
             && let Some(hands) = hands.take()
         {
             // Nobody else sets it.
@@ -127,6 +125,12 @@ async fn hand_all(
                 return Ended::Alone;
             }
             has_begun |= told.is_ok();
+            if has_begun && !has_bequeathed {
+                // Not before: tokens that are given to an agent which has died are nobody's.
+                has_bequeathed = true;
+                untold = messages(proxy::bequeath(shared).into_iter().flatten());
+                continue;
+            }
             if hands.is_some() && begun.elapsed() >= ANSWER_LIMIT && !has_complained {
                 has_complained = true;
                 tracing::warn!(

@@ -245,6 +245,7 @@ impl Predecessor {
     pub async fn tell_taken(&mut self) -> Draining {
         let pid = self.welcome.pid;
         let said = self.link.send(&(Message::Taken, Vec::new())).await;
+        reached("said");
         let answer = match said {
             Ok(()) => hear(&self.link).await,
             Err(error) => Err(error.into()),

@@ -33,7 +33,7 @@ const LONG: Duration = Duration::from_secs(3);
 const CLIENTS: u16 = 3000;
 
 /// Whether a process is stopped by a signal.
-fn is_stopped(process: Pid) -> bool {
+pub(super) fn is_stopped(process: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // Behind the name, which is in parentheses and may hold any.
     stat.rsplit_once(") ")

@@ -1,6 +1,16 @@
 //! One of two agents dies while a flow goes from the one to the other, or is told to stop while another one takes over.
 
-use super::{DRAINED, Host, is_anybody_of, log_in, underpass};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use super::{
+    DRAINED, Host,
+    handed::{has_token, of_node},
+    hangs::is_stopped,
+    is_anybody_of, log_in, refusal, underpass,
+};
 use crate::common::*;
 
 /// An agent with this hook, from which another one may take over.
@@ -57,6 +67,25 @@ fn a_flow_ends_with_the_agent_that_has_it() {
     agent.restart().unwrap();
     host.serves();
     former.ends_within(DRAINED).unwrap();
+}
+
+#[test]
+fn tokens_stay_with_an_agent_whose_successor_dies_before_it_hears_of_them() {
+    let throttle = "{ transform = \"throttle\", rate = 0.001, burst = 5, mode = \"overloaded\" }";
+    let host = of_node(&format!("pipeline = [{throttle}]\n"), None);
+    hooked(&host, "hangs_at=gave,dies_at=said", |mut agent| {
+        let mut client = host.dial();
+        log_in(&mut client);
+        assert!(has_token(&mut client));
+        let old = Pid::from_raw(agent.pid() as i32);
+        let said = refusal(&mut agent, "");
+        assert!(said.contains("killed, for a test"), "{said}");
+        eventually("the old one is about to drain", || is_stopped(old));
+        kill(old, Signal::SIGCONT).unwrap();
+        agent.wait_for_log("taken over is gone").unwrap();
+        let tokens = [(); 5].map(|()| has_token(&mut client));
+        assert_eq!(tokens, [true, true, true, true, false]);
+    });
 }
 
 #[test]
