@@ -3,20 +3,24 @@
 //! The programs are run on packets that no network would let through to them, as of one flow: good
 //! ones, so that they read on, and between them corrupted, bent and random ones. (That they cannot write
 //! to a packet is the kernel's rule for programs of their type; this holds it to that.)
+//!
+//! A copy says where one before it was lost.
 
 use std::os::fd::AsFd;
 
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{HashMap, Map, MapData},
+    maps::{HashMap, Map, MapData, RingBuf, of_maps::ArrayOfMaps},
     programs::CgroupSkb,
 };
 use ebpf::abi;
 
 use super::HOOKS;
 use crate::{
+    maps,
     probe_traffic::Random,
-    sys::{self, PodOf},
+    sys::{self, PodOf, Ring, bytes},
+    tap::MIN_TAP_RING_BYTES,
 };
 
 const PACKETS: usize = 120_000;
@@ -326,5 +330,85 @@ fn bytes_that_are_no_packet_pass_as_they_were() {
         bytes.extend(noise(&mut random, count));
         bytes[ETHERNET] = [0x45, 0x4f, 0x40, 0x60, bytes[ETHERNET]][random.below(5)];
         meter.pass(HOOKS[random.below(2)].0, &bytes);
+    }
+}
+
+/// The copies of a flow that has begun, in the smallest ring.
+struct Copies {
+    ring: Ring,
+    _rings: ArrayOfMaps<MapData, RingBuf<MapData>>,
+}
+
+impl Copies {
+    fn of(meter: &mut Meter) -> Self {
+        let fd = sys::make_ring(MIN_TAP_RING_BYTES).unwrap();
+        let ring = Ring::new(fd.try_clone().unwrap(), MIN_TAP_RING_BYTES).unwrap();
+        let entered = RingBuf::try_from(maps::map(fd).unwrap()).unwrap();
+        let mut rings: ArrayOfMaps<MapData, RingBuf<MapData>> =
+            maps::take(&mut meter.ebpf, "tap_rings").unwrap();
+        for slot in 0..abi::TAP_SLOTS {
+            rings.set(slot, &entered, 0).unwrap();
+        }
+        let mut begun = meter.read();
+        begun.connect.taps = abi::TAP_FRAMES as u8;
+        meter.map.insert(0_u64, PodOf(begun), 0).unwrap();
+        Self {
+            ring,
+            _rings: rings,
+        }
+    }
+
+    /// Takes the records that are there. Returns of each whether it says that something was missed before it.
+    fn take(&mut self) -> Vec<bool> {
+        let mut missed = Vec::new();
+        let all = u64::from(MIN_TAP_RING_BYTES);
+        self.ring.drain(all, |record| {
+            let record: abi::TapRecord = bytes::read(record).unwrap();
+            assert_eq!(u32::from(record.kind), abi::TAP_BYTES);
+            missed.push(record.missed != 0);
+        });
+        missed
+    }
+}
+
+#[test]
+fn the_next_record_behind_a_loss_says_so_and_no_other_does() {
+    let plain = (6, Vec::new());
+    // A packet that is copied before it is read, and one behind that.
+    for body in [20, 1_000] {
+        let mut meter = Meter::load();
+        for (hook, _) in HOOKS {
+            meter.pass(hook, &extended(&plain, 0, SYN));
+        }
+        let mut copies = Copies::of(&mut meter);
+        let request = frame(4, 1, 7, body);
+        let mut seq = 1;
+        let mut ask = || {
+            let packet = [extended(&plain, seq, ACK), request.clone()].concat();
+            meter.pass("meter_requests", &packet);
+            seq += request.len() as u32;
+        };
+        ask();
+        assert_eq!(copies.take(), [false], "{body}");
+
+        let lost = || meter.read().requests.lost_frames;
+        let most = MIN_TAP_RING_BYTES as usize / body;
+        let asked = (0..most).take_while(|_| {
+            ask();
+            lost() == 0
+        });
+        let copied = asked.count();
+        assert_eq!(lost(), 1, "{body}: the ring is full");
+        assert_eq!(copies.take(), vec![false; copied], "{body}");
+
+        // The other direction has lost nothing.
+        let answer = [extended(&plain, 1, ACK), frame(0x84, 1, 8, body)].concat();
+        meter.pass("meter_answers", &answer);
+        assert_eq!(copies.take(), [false], "{body}");
+        for missed in [true, false] {
+            ask();
+            assert_eq!(copies.take(), [missed], "{body}");
+        }
+        assert_eq!(meter.read().requests.lost_bytes, request.len() as u64);
     }
 }
