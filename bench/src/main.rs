@@ -26,6 +26,7 @@ mod worker;
 use std::{net::SocketAddr, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+use micro::programs::Counter;
 
 /// Drives load over the ways to a database, and compares them.
 #[derive(Parser)]
@@ -61,6 +62,9 @@ enum Command {
     Generator,
     #[command(hide = true)]
     Null { listen: SocketAddr },
+    /// The BPF programs that a process holds, one a line: name, type, instructions that the verifier looked at, bytes of machine code
+    #[command(hide = true)]
+    Programs { pid: u32 },
 }
 
 fn main() -> ExitCode {
@@ -84,6 +88,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Generator => load::serve().map(|()| ExitCode::SUCCESS),
         Command::Null { listen } => load::null::serve(listen).map(|()| ExitCode::SUCCESS),
+        Command::Programs { pid } => programs(pid),
         Command::Report(args) => results::report(&args),
         Command::Compare(args) => results::compare(&args),
         Command::List(args) => results::list(&args),
@@ -112,6 +117,16 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             run::run(&args)
         }
     }
+}
+
+fn programs(pid: u32) -> anyhow::Result<ExitCode> {
+    for program in Counter::start(pid)?.finish()? {
+        println!(
+            "{} {} {} {}",
+            program.name, program.kind, program.verified_instructions, program.jited_bytes
+        );
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A number of seconds that a person would wait for.

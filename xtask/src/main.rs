@@ -65,7 +65,7 @@ enum Chore {
     Instructions(instructions::Args),
     /// Feed everything that reads from outside with any bytes
     Fuzz(fuzz::Args),
-    /// Boot other kernels in an emulator: what doctor says there, streams over the splice, a driver, the demo
+    /// Boot other kernels in an emulator: what doctor says there, traffic on each path, the edge, the demo
     Kernels(kernels::Args),
     /// Lint the Helm chart, and run agents at a real API server of Kubernetes; needs root
     Kubernetes(kubernetes::Args),

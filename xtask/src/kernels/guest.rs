@@ -16,7 +16,12 @@ use crate::{
 };
 
 const INIT: &str = include_str!("init.sh");
-const AGENT: &str = include_str!("agent.toml");
+
+/// Policies of the guest's agents, by their files' names.
+const POLICIES: [(&str, &str); 2] = [
+    ("agent.toml", include_str!("agent.toml")),
+    ("edge.toml", include_str!("edge.toml")),
+];
 
 /// Scripts in place of programs that the demo asks for and busybox does not have, or not with these options. Servers need not die with
 /// the demo: all end with the guest.
@@ -92,7 +97,9 @@ pub fn make(folder: &Path, processor: Processor, bytes: &str) -> Result<PathBuf>
             fs::copy(&from, copy).with_context(|| format!("cannot copy {}", from.display()))?;
         }
     }
-    fs::write(root.join("agent.toml"), AGENT)?;
+    for (name, text) in POLICIES {
+        fs::write(root.join(name), text)?;
+    }
     for (name, text) in STAND_INS {
         script(&root.join("bin").join(name), text)?;
     }

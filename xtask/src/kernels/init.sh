@@ -1,6 +1,7 @@
 #!/bin/busybox sh
 # The only process of a guest: looks at what this kernel can do, has streams carried by each engine
-# of the splice, has connections tapped, has a driver ask a database, runs the demo, and says so in lines that begin with RESULT. {PLACES} are filled in.
+# of the splice, has connections tapped, has a driver ask a database on each path and past the edge, runs the demo, and says so in lines that begin
+# with RESULT. {PLACES} are filled in.
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -19,13 +20,36 @@ value() {
 	wget -q -O - http://127.0.0.1:9180/metrics | grep -F "$1" | sed 's/.* //'
 }
 
-doctor() {
-	underpass doctor | while read -r line; do
-		echo "$line"
-		case "$line" in
-		shortcut*|path*) echo "RESULT doctor $line" ;;
-		esac
+# sum SAMPLES...: the values of all samples that have one of these texts, added up.
+sum() {
+	sum=0
+	for sample in "$@"; do
+		for count in $(value "$sample"); do
+			sum=$((sum + count))
+		done
 	done
+	echo $sum
+}
+
+# await FILE TEXT: waits until a file has a text; for a minute at most.
+await() {
+	waited=0
+	until grep -q "$2" "$1" || [ $waited -ge 60 ]; do
+		sleep 1
+		waited=$((waited + 1))
+	done
+}
+
+# The agent's programs, as the kernel's verifier has left them.
+programs() {
+	underpass-bench programs $agent | sed 's/^/RESULT program /'
+}
+
+doctor() {
+	underpass doctor > /tmp/doctor.log
+	code=$?
+	sed 's/^/RESULT doctor /' /tmp/doctor.log
+	echo "RESULT doctored $code"
 }
 
 # agent ENGINE: one that uses no other, once its canary has passed. An emulator is slow, and a canary
@@ -35,11 +59,7 @@ agent() {
 	for try in 1 2 3; do
 		underpass run --config /tmp/agent.toml > /tmp/agent.log 2>&1 &
 		agent=$!
-		waited=0
-		until grep -q "path=\"splice_$1\"" /tmp/agent.log || [ $waited -ge 60 ]; do
-			sleep 1
-			waited=$((waited + 1))
-		done
+		await /tmp/agent.log "path=\"splice_$1\""
 		cat /tmp/agent.log
 		grep -q "path works path=\"splice_$1\"" /tmp/agent.log && return 0
 		kill $agent
@@ -77,6 +97,7 @@ carry() {
 	down=$(value 'underpass_spliced_bytes_total{direction="to_client"}')
 	echo "RESULT carried $1 $code $up $down"
 	[ "$1" = sender ] && refused
+	programs
 	kill $agent
 	wait $agent
 }
@@ -108,26 +129,36 @@ told() {
 	value "underpass_statement_seconds_count{keyspace=\"ks\",kind=\"select\",rule=\"tapped\",table=\"$1\"}"
 }
 
-# A driver's round trips on each path: answers that it got, and statements that the agent has told of its rule.
-driven() {
+# counted NAME: how often the agent has counted the traffic of the rule driver-NAME.
+counted() {
+	rule="rule=\"driver-$1\""
+	statements="underpass_statement_seconds_count{keyspace=\"ks\",kind="
 	case $1 in
-	bypass) port=7790 ;;
-	tap) port=7791 ;;
-	inline) port=7792 ;;
+	bypass) sum "underpass_connections_total{outcome=\"untouched\",$rule}" ;;
+	observe) sum "underpass_observed_requests_total{opcode=\"execute\",$rule}" ;;
+	shortcut) sum 'underpass_shortcut_messages_total{way="shortcut"}' ;;
+	*) sum "$statements\"execute\",$rule" "$statements\"select\",$rule" ;;
 	esac
-	cql-node --listen 127.0.0.1:$port > /tmp/node.log 2>&1 &
+}
+
+# driven NAME PORT [CGROUP]: a driver's round trips under the rule driver-NAME, to a database in that cgroup: answers that it got, how often the agent
+# has counted them, and the paths on which the agent says that the flows are.
+driven() {
+	sh -c 'echo $$ > '"${3:-/sys/fs/cgroup}"'/cgroup.procs; exec cql-node --listen 127.0.0.1:'"$2" > /tmp/node.log 2>&1 &
 	node=$!
 	sleep 2
-	answered=$(sh -c 'echo $$ > /sys/fs/cgroup/apps/cgroup.procs; exec driver 127.0.0.1:'"$port 100")
-	echo "driver: $answered"
+	: > /tmp/driver.log
+	sh -c 'echo $$ > /sys/fs/cgroup/apps/cgroup.procs; exec driver 127.0.0.1:'"$2 100 600" >> /tmp/driver.log &
+	driver=$!
+	await /tmp/driver.log answered
 	sleep 3
-	told=0
-	for count in $(value "underpass_statement_seconds_count{keyspace=\"ks\",kind=\"execute\",rule=\"driver-$1\"") \
-		$(value "underpass_statement_seconds_count{keyspace=\"ks\",kind=\"select\",rule=\"driver-$1\""); do
-		told=$((told + count))
-	done
-	echo "RESULT driver $1 ${answered%% *} $told"
-	kill $node
+	answered=$(cat /tmp/driver.log)
+	echo "driver: $answered"
+	answered=${answered%% *}
+	paths=$(underpass flows --json --filter "rule=driver-$1" | grep -o '"path":"[a-z]*"' | sort -u | cut -d '"' -f 4 | tr '\n' ' ')
+	echo "RESULT driver $1 ${answered:-0} $(counted $1) $paths"
+	kill $driver $node
+	wait $driver $node
 }
 
 # Two connections are tapped: one that is there before the agent, and one that is not.
@@ -137,26 +168,56 @@ tapped() {
 	sed "s/ENGINE/egress/" /agent.toml > /tmp/agent.toml
 	underpass run --config /tmp/agent.toml > /tmp/agent.log 2>&1 &
 	agent=$!
-	waited=0
-	until grep -q "path works path=\"observe\"" /tmp/agent.log || [ $waited -ge 60 ]; do
-		sleep 1
-		waited=$((waited + 1))
-	done
+	await /tmp/agent.log 'path="observe"'
 	talk 7781 t 10
 	sleep 20
 	cat /tmp/agent.log
 	underpass flows --why
 	echo "RESULT tapped $(told t)"
 	echo "RESULT adopted $(told a)"
-	for path in bypass tap inline; do
-		driven $path
-	done
 	for reason in $(wget -q -O - http://127.0.0.1:9180/metrics |
 		sed -n 's/^underpass_observed_not_adopted{reason="\([a-z_]*\)"} [1-9].*/\1/p'); do
 		echo "RESULT not_adopted $reason"
 	done
+	driven bypass 7790
+	driven observe 7793
+	driven tap 7791
+	driven inline 7792
+	await /tmp/agent.log 'path="shortcut"'
+	driven shortcut 7794 /sys/fs/cgroup/apps
+	wget -q -O - http://127.0.0.1:9180/metrics |
+		sed -n 's/^underpass_path_available{path="\([a-z_]*\)",reason="\(.*\)"} 0$/RESULT off \1 \2/p'
+	programs
 	kill $agent
 	wait $agent
+}
+
+# The edge on the loopback device: to one port it lets a driver pass, and to another one nobody.
+edge() {
+	echo through | nc -l -p 7795 &
+	listener=$!
+	cql-node --listen 127.0.0.1:7796 > /tmp/node.log 2>&1 &
+	node=$!
+	underpass run --config /edge.toml > /tmp/agent.log 2>&1 &
+	agent=$!
+	await /tmp/agent.log ' ready \|^underpass: '
+	cat /tmp/agent.log
+	mode=$(sed -n 's/.*edge attached.*mode="\([a-z]*\)".*/\1/p' /tmp/agent.log)
+	if [ -n "$mode" ]; then
+		answered=$(driver 127.0.0.1:7796 100 0)
+		echo "driver: $answered"
+		answered=${answered%% *}
+		came=$(timeout 5 nc 127.0.0.1 7795 < /dev/null)
+		allowed=$(sum 'underpass_edge_connections_total{outcome="allowed",rule="edge-allows"}')
+		denied=$(sum 'underpass_edge_connections_total{outcome="denied",rule="edge-denies"}')
+		echo "RESULT edge $mode ${answered:-0} $allowed $denied ${came:-dropped}"
+		programs
+	else
+		echo "RESULT off edge $(tail -n 1 /tmp/agent.log)"
+	fi
+	kill $agent $listener $node
+	wait $agent $listener $node
+	underpass detach
 }
 
 # The demo, at a rate and for a time that an emulator can do.
@@ -174,6 +235,7 @@ doctor
 carry sender
 carry egress
 tapped
+edge
 demo
 echo "RESULT done"
 poweroff -f

@@ -1,11 +1,15 @@
-//! `kernels`: the BPF programs on other kernels, under emulation: the verdict of `doctor` there,
-//! checksummed streams over each engine of the splice that works, the reason why a flow is not
-//! on the shortcut, requests that were read from copies, a driver's requests on each path, and the demo. `page` writes what came of it to `docs/kernels.md`.
+//! `kernels`: the agent on other kernels, under emulation: doctor, each path with traffic, the edge, the demo, and what the
+//! kernel's verifier made of the BPF programs.
+//!
+//! - `apt`: kernels and programs of Debian; `guest`: the system that boots, whose only process is `init.sh`.
+//! - `outcome`: what a guest has said; `checks`: the verdict on each check; `page`: `docs/kernels.md`, which is made of both.
 //!
 //! Not part of `test`: it downloads kernels, and emulation takes minutes.
 
 mod apt;
+mod checks;
 mod guest;
+mod outcome;
 mod page;
 
 use std::{
@@ -14,9 +18,9 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use self::apt::Apt;
+use self::{apt::Apt, outcome::Outcome};
 use crate::{
     paths,
     processor::Processor,
@@ -76,54 +80,7 @@ const ACCELERATOR: &str = "tcg,thread=single";
 const CLOCK: &str = "shift=2,sleep=off";
 
 /// The seconds after which an emulated machine that has not finished counts as hanging.
-const LIMIT_SECONDS: &str = "900";
-
-/// The requests that the guest's driver makes on each path.
-const DRIVERS_REQUESTS: u64 = 100;
-
-/// The results of one kernel.
-struct Outcome {
-    kernel: String,
-    doctor: Vec<String>,
-    engines: Vec<Carried>,
-    /// The reason why a flow is not on the shortcut, from `flows --why`.
-    refused: Option<String>,
-    /// Requests of a tapped connection that copies have told with their answers.
-    tapped: u64,
-    /// Requests of a connection that was there before the agent.
-    adopted: u64,
-    /// Why running connections were not adopted.
-    not_adopted: Vec<String>,
-    drivers: Vec<Driven>,
-    demo: Option<Demo>,
-}
-
-/// The outcome of `cargo xtask demo`'s program.
-struct Demo {
-    /// The demo's exit code.
-    code: String,
-    /// The checks that held.
-    held: u64,
-    /// The checks that were made.
-    made: u64,
-}
-
-/// The outcome of a driver's requests on a path.
-struct Driven {
-    path: String,
-    /// Requests that it got answers to.
-    answered: u64,
-    /// Statements of the driver that the agent has told.
-    told: u64,
-}
-
-struct Carried {
-    engine: String,
-    /// The integrity program's exit code.
-    code: String,
-    up: u64,
-    down: u64,
-}
+const LIMIT_SECONDS: &str = "1500";
 
 /// The command.
 pub fn run(args: &Args) -> Result<()> {
@@ -187,7 +144,7 @@ fn boot(
     )
     .with_context(|| format!("{kernel} did not end by itself, see {}", log.display()))?;
     let said = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
-    outcome(kernel, &said).with_context(|| format!("see {}", log.display()))
+    Outcome::read(kernel, &said).with_context(|| format!("see {}", log.display()))
 }
 
 /// The newest kernel of a series that Debian has: its version, and the files of its package.
@@ -211,218 +168,9 @@ fn numbers(name: &str) -> Vec<u64> {
         .collect()
 }
 
-fn outcome(kernel: String, said: &str) -> Result<Outcome> {
-    let mut outcome = Outcome {
-        kernel,
-        doctor: Vec::new(),
-        engines: Vec::new(),
-        refused: None,
-        tapped: 0,
-        adopted: 0,
-        not_adopted: Vec::new(),
-        drivers: Vec::new(),
-        demo: None,
-    };
-    let mut is_done = false;
-    for line in said.lines() {
-        let Some((_, result)) = line.split_once("RESULT ") else {
-            continue;
-        };
-        let words: Vec<&str> = result.split_whitespace().collect();
-        match words.as_slice() {
-            ["doctor", finding @ ..] => outcome.doctor.push(finding.join(" ")),
-            ["carried", engine, code, up, down] => outcome.engines.push(Carried {
-                engine: (*engine).to_owned(),
-                code: (*code).to_owned(),
-                up: up.parse()?,
-                down: down.parse()?,
-            }),
-            ["refused", cause @ ..] => outcome.refused = Some(cause.join(" ")),
-            ["tapped", told @ ..] => outcome.tapped = requests(told)?,
-            ["adopted", told @ ..] => outcome.adopted = requests(told)?,
-            ["not_adopted", reason] => outcome.not_adopted.push((*reason).to_owned()),
-            ["driver", path, answered, told] => outcome.drivers.push(Driven {
-                path: (*path).to_owned(),
-                answered: answered.parse()?,
-                told: told.parse()?,
-            }),
-            ["demo", code, held, made] => {
-                outcome.demo = Some(Demo {
-                    code: (*code).to_owned(),
-                    held: held.parse()?,
-                    made: made.parse()?,
-                });
-            }
-            // It has said nothing.
-            ["driver", path, _] => bail!("no request of a driver was answered on the path {path}"),
-            ["done"] => is_done = true,
-            _ => bail!("what is {result:?}?"),
-        }
-    }
-    ensure!(is_done, "it did not come to its end");
-    Ok(outcome)
-}
-
-/// The number that a metric has; none is 0.
-fn requests(told: &[&str]) -> Result<u64> {
-    told.first().map_or(Ok(0), |told| Ok(told.parse()?))
-}
-
-impl Outcome {
-    fn print(&self) {
-        println!("{}", self.kernel);
-        for finding in &self.doctor {
-            println!("  {finding}");
-        }
-        for one in &self.engines {
-            println!(
-                "  {}: integrity exited with {}; spliced {} bytes up, {} down",
-                one.engine, one.code, one.up, one.down
-            );
-        }
-        if let Some(cause) = &self.refused {
-            println!("  a flow from another namespace is refused the shortcut: {cause}");
-        }
-        println!(
-            "  tapped: {} requests; adopted: {} requests{}",
-            self.tapped,
-            self.adopted,
-            self.not_adopted
-                .iter()
-                .map(|why| format!(", {why}"))
-                .collect::<String>()
-        );
-        for Driven {
-            path,
-            answered,
-            told,
-        } in &self.drivers
-        {
-            println!("  a driver on {path}: {answered} requests answered, {told} told");
-        }
-        if let Some(Demo { code, held, made }) = &self.demo {
-            println!("  the demo: exit code {code}, {held} of {made} checks held");
-        }
-    }
-
-    fn judge(&self) -> Result<()> {
-        ensure!(!self.engines.is_empty(), "no engine of the splice works");
-        for engine in ["sender", "egress"] {
-            let works = format!("path splice_{engine} ok ");
-            let works = self
-                .doctor
-                .iter()
-                .any(|finding| finding.starts_with(&works));
-            let carried = self.engines.iter().any(|one| one.engine == engine);
-            ensure!(
-                carried || !works,
-                "{engine}: doctor says that it works, and it did not"
-            );
-        }
-        for one in &self.engines {
-            ensure!(
-                one.code == "0",
-                "{}: the integrity program failed",
-                one.engine
-            );
-            ensure!(
-                one.up > 0 && one.down > 0,
-                "{}: nothing was spliced",
-                one.engine
-            );
-        }
-        // On a guest without the first engine nothing is known.
-        let is_listed = |cause: &String| ["foreign_netns", "shortcut_off"].contains(&&**cause);
-        ensure!(
-            self.refused.as_ref().is_none_or(is_listed),
-            "`flows --why` does not say why a flow is refused the shortcut"
-        );
-        ensure!(
-            self.tapped > 0,
-            "no request of a tapped connection was told"
-        );
-        ensure!(
-            self.adopted > 0 || !self.not_adopted.is_empty(),
-            "a running connection is not read, and nobody says why"
-        );
-        for path in ["bypass", "tap", "inline"] {
-            let driven = self.drivers.iter().find(|one| one.path == path);
-            let driven = driven.with_context(|| format!("no driver was tried on {path}"))?;
-            ensure!(
-                driven.answered == DRIVERS_REQUESTS,
-                "{path}: {} of a driver's requests were answered",
-                driven.answered
-            );
-            ensure!(
-                path == "bypass" || driven.told > 0,
-                "{path}: nothing was told of a driver's requests"
-            );
-        }
-        let demo = self.demo.as_ref().context("the demo was not tried")?;
-        // The demo's application runs before the agent does: where no such connection is adopted, there is nothing to show.
-        ensure!(
-            demo.holds() || self.adopted == 0,
-            "the demo ended with {}, and {} of its {} checks held",
-            demo.code,
-            demo.held,
-            demo.made
-        );
-        Ok(())
-    }
-}
-
-impl Demo {
-    fn holds(&self) -> bool {
-        self.code == "0" && self.held == self.made && self.made > 0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const DRIVEN: &str = "RESULT driver bypass 100 0\nRESULT driver tap 100 98\nRESULT driver inline 100 98\n\
-         RESULT demo 0 10 10\n";
-
-    #[test]
-    fn a_guest_is_understood() {
-        let said = "[ 1.0] boot\nRESULT doctor path splice_egress ok carried\n\
-                    RESULT carried egress 0 10 20\nRESULT refused foreign_netns\nRESULT tapped 10\n\
-                    RESULT adopted\nRESULT not_adopted no_end\n";
-        let said = format!("{said}{DRIVEN}RESULT done\n");
-        let all = outcome("6.1".into(), &said).unwrap();
-        assert_eq!(all.doctor, ["path splice_egress ok carried"]);
-        all.judge().unwrap();
-        assert!(outcome("6.1".into(), "RESULT carried egress 0 10 20\n").is_err());
-        let row = "| 6.1 | amd64 | egress | yes, 10 requests told | no: `no_end` | bypass, tap, inline | all 10 checks |";
-        let page = page::of("amd64", &[all], "");
-        assert!(page.contains(row), "{page}");
-        let shows_nothing = said.replace("RESULT demo 0 10 10", "RESULT demo 1 0 0");
-        let all = outcome("6.1".into(), &shows_nothing).unwrap();
-        all.judge().unwrap();
-        let shown = page::of("amd64", &[all], "");
-        assert!(shown.contains("| no: nothing adopted |"), "{shown}");
-        // What another processor's run has found stays, and a row of this one's is replaced.
-        let again = page::of("arm64", &[], &page);
-        assert!(again.contains(row), "{again}");
-        let none = page::of("amd64", &[], &page);
-        assert!(!none.contains("| 6.1 "), "{none}");
-        for bad in [
-            "RESULT carried egress 0 10 20\nRESULT tapped 0\nRESULT adopted 3\n",
-            "RESULT carried egress 0 10 20\nRESULT tapped 10\nRESULT adopted 0\n",
-            "RESULT carried egress 0 10 20\nRESULT refused \n",
-            "RESULT carried egress 1 10 20\n",
-            "RESULT carried egress 0 0 20\n",
-            "RESULT carried egress 0 10 20\nRESULT tapped 10\nRESULT adopted 3\nRESULT driver tap 99 99\n",
-            "",
-        ] {
-            let said = format!("{bad}{DRIVEN}RESULT done\n");
-            assert!(
-                outcome("6.1".into(), &said).unwrap().judge().is_err(),
-                "{bad}"
-            );
-        }
-    }
 
     #[test]
     fn versions_have_an_order() {
