@@ -336,6 +336,45 @@ fn compressed_bodies_are_read_where_it_was_seen_how() {
     }
 }
 
+/// A position in the middle of compressed segments is known to the decoder alone.
+#[test]
+fn behind_a_gap_in_compressed_segments_the_other_direction_is_read_on() {
+    let kind = kind(5, Compression::Lz4);
+    let ask = |stream, table: &str| {
+        let text = format!("SELECT a FROM ks.{table}");
+        kind.sent(0, stream, QUERY, &query(5, &text, None))
+    };
+    let answer = |stream| kind.sent(0x80, stream, RESULT, &1_i32.to_be_bytes());
+    let misses = |flow: Flow, in_requests| Flow {
+        decoder: (flow.decoder).join_lz4_behind_gap(Default::default(), in_requests),
+        ..flow
+    };
+    let (asked, answered) = (ask(2, "after"), answer(2));
+    for cut in 0..asked.len() {
+        let mut flow = Flow::of(kind);
+        flow.requests(&ask(1, "before"));
+        flow.requests(&asked[..cut]);
+        let mut flow = misses(flow, false);
+        flow.requests(&asked[cut..]);
+        flow.responses(&answer(1));
+        flow.responses(&answered);
+        assert_eq!(flow.recorder.statements(), ["select ks after"], "{cut}");
+        assert_eq!(flow.recorder.anomalies(), []);
+    }
+    for cut in 0..answered.len() {
+        let mut flow = Flow::of(kind);
+        flow.requests(&ask(1, "before"));
+        flow.responses(&answered[..cut]);
+        let mut flow = misses(flow, true);
+        flow.responses(&answered[cut..]);
+        flow.responses(&answer(1));
+        flow.requests(&asked);
+        flow.responses(&answered);
+        assert_eq!(flow.recorder.statements(), ["select ks after"], "{cut}");
+        assert_eq!(flow.recorder.anomalies(), []);
+    }
+}
+
 #[test]
 fn responses_to_what_was_asked_before_are_no_anomaly() {
     let mut flow = Flow::started(4);

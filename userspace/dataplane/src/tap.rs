@@ -427,7 +427,8 @@ fn event<'a>(bytes: &'a [u8], rules: &FlowRules) -> Option<(SockCookie, TapEvent
                 framing: match u32::from(record.framing) {
                     abi::FRAMING_FRAMES => KernelFraming::Frames,
                     abi::FRAMING_SEGMENTS => KernelFraming::Segments,
-                    _ => KernelFraming::OtherSegments,
+                    abi::FRAMING_SEGMENTS_LZ4 => KernelFraming::SegmentsLz4,
+                    _ => KernelFraming::Unsure,
                 },
                 missed: record.missed != 0,
             };

@@ -176,7 +176,8 @@ fn pass(record: &Record, is_request: bool, to: &mut TappedFlow, told: &mut Told)
         framing: match u32::from(head.framing) {
             abi::FRAMING_FRAMES => KernelFraming::Frames,
             abi::FRAMING_SEGMENTS => KernelFraming::Segments,
-            _ => KernelFraming::OtherSegments,
+            abi::FRAMING_SEGMENTS_LZ4 => KernelFraming::SegmentsLz4,
+            _ => KernelFraming::Unsure,
         },
         missed: head.missed != 0,
     };

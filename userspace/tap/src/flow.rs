@@ -1,6 +1,9 @@
 //! [`TappedFlow`]: both directions of a flow, and their decoder.
 
-use cql::{FlowDecoder, FramePosition, Framing, PreparedAt, Sink, Undecodable, Unread, Verdict};
+use cql::{
+    Compression, FlowDecoder, FramePosition, Framing, NoPosition, PreparedAt, Sink, Undecodable,
+    Unread, Verdict,
+};
 
 use crate::asking::{AskedSession, Asking};
 use crate::follower::{Follower, Piece, Told};
@@ -8,25 +11,6 @@ use crate::packet::{Direction, KernelFraming, Packet};
 
 /// The bit of a frame's first byte that marks a response (`native_protocol_v5.spec` §2.4.1.1).
 const RESPONSE_BIT: u8 = 0x80;
-
-/// Why a flow is not read any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopped {
-    /// The flow cannot be decoded.
-    Undecodable(Undecodable),
-    /// Bytes were missed, and in compressed segments nobody sees where a frame begins.
-    Compressed,
-}
-
-impl Stopped {
-    /// The reason's name in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Undecodable(why) => why.as_str(),
-            Self::Compressed => "compressed_gap",
-        }
-    }
-}
 
 /// Counts of what a flow has missed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +33,7 @@ enum Reading {
     Waits,
     /// A frame begins with the next bytes that are told.
     Begins(KernelFraming),
-    Stopped(Stopped),
+    Stopped(Undecodable),
 }
 
 /// A reader that is shown the bytes of a flow beside its decoder: each byte once and in order.
@@ -71,8 +55,8 @@ pub enum Happened {
     Joined {
         /// 3, 4 or 5.
         version: u8,
-        /// Frames travel in segments.
-        segmented: bool,
+        /// The compression of the segments in which frames travel. None: they travel as they are.
+        segments: Option<Compression>,
     },
 }
 
@@ -234,7 +218,7 @@ impl TappedFlow {
     }
 
     /// Why the flow is not read any more. None: it is.
-    pub fn stopped(&self) -> Option<Stopped> {
+    pub fn stopped(&self) -> Option<Undecodable> {
         match self.reader.reading {
             Reading::Stopped(why) => Some(why),
             _ => None,
@@ -355,7 +339,7 @@ impl Reader {
                 self.counts.gaps += 1;
                 return self.start_anew(at_ns, sink);
             }
-            Verdict::Undecodable(why) => Stopped::Undecodable(why),
+            Verdict::Undecodable(why) => why,
         };
         self.abandon(at_ns, sink);
         self.reading = Reading::Stopped(stopped);
@@ -379,17 +363,26 @@ impl Reader {
         let Reading::Decodes(decoder) = &self.reading else {
             return;
         };
-        let Ok(mut unread) = decoder.unread() else {
-            return self.start_anew(at_ns, sink);
+        let unread = match decoder.unread() {
+            Ok(unread) => Some(unread),
+            // Only the decoder itself can go on with the other direction.
+            Err(NoPosition::Compressed) => None,
+            Err(_) => return self.start_anew(at_ns, sink),
         };
-        let place = match direction {
-            Direction::Requests => &mut unread.requests,
-            Direction::Responses => &mut unread.responses,
-        };
-        *place = beginning(place.framing, place.first);
         self.happened[0] = Some(Happened::Missed(direction));
         self.abandon(at_ns, sink);
-        self.decode_by(FlowDecoder::join(self.prepared.clone(), unread));
+        let prepared = self.prepared.clone();
+        let before = std::mem::replace(&mut self.reading, Reading::Waits);
+        match (unread, before) {
+            (Some(unread), _) => {
+                self.decode_by(FlowDecoder::join(prepared, behind_gap(unread, direction)));
+            }
+            (None, Reading::Decodes(decoder)) => {
+                let in_requests = direction == Direction::Requests;
+                self.decode_by(decoder.join_lz4_behind_gap(prepared, in_requests));
+            }
+            (None, _) => {}
+        }
     }
 
     /// Begins again with the next frame of either direction.
@@ -411,32 +404,30 @@ impl Reader {
     /// a frame, too, when it does.
     fn join(&mut self, direction: Direction, framing: KernelFraming, bytes: &[u8]) {
         let first = bytes.first().copied().unwrap_or_default();
-        let (framing, version) = match framing {
-            KernelFraming::Frames => (Framing::Frames, first & !RESPONSE_BIT),
-            KernelFraming::Segments => (Framing::Segments, 5),
-            KernelFraming::OtherSegments => {
-                self.reading = Reading::Stopped(Stopped::Compressed);
-                return;
-            }
+        let (framing, version, segments) = match framing {
+            KernelFraming::Frames => (Framing::Frames, first & !RESPONSE_BIT, None),
+            KernelFraming::Segments => (Framing::Segments, 5, Some(Compression::None)),
+            KernelFraming::SegmentsLz4 => (Framing::Segments, 5, Some(Compression::Lz4)),
+            KernelFraming::Unsure => return self.wait_again(direction),
         };
-        // Before segments begin, v5's handshake is under way: what was agreed on is not known.
-        if version >= 5 && framing == Framing::Frames {
-            self.reading = Reading::Waits;
-            self.set_lost(direction);
-            return;
-        }
         let positions = (
             beginning(framing, version),
             beginning(framing, version | RESPONSE_BIT),
         );
-        match Unread::at(positions.0, positions.1) {
+        match Unread::told(positions.0, positions.1, segments, None) {
             Ok(unread) => {
-                let segmented = framing == Framing::Segments;
-                self.happened[1] = Some(Happened::Joined { version, segmented });
+                self.happened[1] = Some(Happened::Joined { version, segments });
                 self.decode_by(FlowDecoder::join(self.prepared.clone(), unread));
             }
-            Err(_) => self.reading = Reading::Waits,
+            // Before segments begin, v5's handshake is under way: what was agreed on is not known.
+            Err(_) => self.wait_again(direction),
         }
+    }
+
+    /// Waits for another frame: with the one that begins in this direction nobody can begin to read.
+    fn wait_again(&mut self, direction: Direction) {
+        self.reading = Reading::Waits;
+        self.set_lost(direction);
     }
 
     fn set_lost(&mut self, direction: Direction) {
@@ -452,6 +443,16 @@ impl Reader {
             ([_, responses], Direction::Responses) => responses,
         }
     }
+}
+
+/// The positions of both directions, where bytes of this one were missed, and it goes on with a frame.
+fn behind_gap(mut unread: Unread, direction: Direction) -> Unread {
+    let place = match direction {
+        Direction::Requests => &mut unread.requests,
+        Direction::Responses => &mut unread.responses,
+    };
+    *place = beginning(place.framing, place.first);
+    unread
 }
 
 /// The position between two frames, or two segments, of a direction whose frames begin with this byte.

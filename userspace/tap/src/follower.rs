@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use cql::wire::segment::SegmentHeader;
+
 use crate::packet::{KernelFraming, Packet, distance};
 
 /// Copied bytes that wait for what comes before them, in one direction, at most: a receive window of a fast
@@ -107,7 +109,7 @@ impl Follower {
     pub fn push(&mut self, packet: &Packet<'_>, tell: &mut impl FnMut(Told<'_>)) {
         match self.state {
             State::Unbegun => {
-                let Some(frame_at) = packet.frame_at else {
+                let Some(frame_at) = begins_at(packet) else {
                     return;
                 };
                 // Whether anything was before it, nobody knows.
@@ -151,19 +153,13 @@ impl Follower {
             false => from,
         };
         self.state = State::Lost(from);
-        if let Some(frame_at) = packet.frame_at.filter(|at| distance(from, *at) >= 0) {
+        if let Some(frame_at) = begins_at(packet).filter(|at| distance(from, *at) >= 0) {
             self.resume(packet, frame_at, tell);
         }
     }
 
     /// Goes on with the frame that begins there, in this packet.
     fn resume(&mut self, packet: &Packet<'_>, frame_at: u32, tell: &mut impl FnMut(Told<'_>)) {
-        let offset = distance(packet.seq, frame_at);
-        let copied = packet.before..packet.length().saturating_sub(packet.after);
-        // Where a frame begins that was not copied, its header cannot be read.
-        if !u32::try_from(offset).is_ok_and(|offset| copied.contains(&offset)) {
-            return;
-        }
         self.state = State::Follows(frame_at);
         tell(Told {
             at_ns: packet.at_ns,
@@ -256,6 +252,23 @@ impl Follower {
         self.held = VecDeque::new();
         self.held_bytes = 0;
     }
+}
+
+/// Where reading can begin in this packet, if it can: its first frame, or segment of whole frames.
+fn begins_at(packet: &Packet<'_>) -> Option<u32> {
+    let frame_at = packet.frame_at?;
+    let offset = u32::try_from(distance(packet.seq, frame_at)).ok()?;
+    let of_bytes = offset.checked_sub(packet.before)? as usize;
+    let bytes = packet.bytes.get(of_bytes..)?;
+    let begins = match packet.framing {
+        // The header says what the kernel does not see.
+        KernelFraming::SegmentsLz4 => bytes.first_chunk().is_some_and(|raw| {
+            SegmentHeader::read_lz4(raw).is_ok_and(|header| header.self_contained)
+        }),
+        // Where a frame begins that was not copied, its header cannot be read.
+        _ => !bytes.is_empty(),
+    };
+    begins.then_some(frame_at)
 }
 
 /// Whether bytes from this one on have passed, and will not be told.

@@ -2,6 +2,8 @@
 
 use super::*;
 
+use cql::{Compression, wire::segment};
+
 /// A packet that passes when all before it has.
 fn packet(seq: u32, bytes: &[u8]) -> Packet<'_> {
     Packet {
@@ -99,6 +101,39 @@ fn the_packet_that_shows_a_gap_may_be_read_itself() {
     let mut behind = packet(110, b"frame");
     (behind.passed, behind.frame_at) = (105, Some(110));
     assert_eq!(told(&mut follower, &behind), "|gap||on|frame");
+}
+
+/// A segment of LZ4 around a few frames, or around a part of one.
+fn lz4(self_contained: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    segment::encode(Compression::Lz4, &[5; 90], self_contained, &mut bytes);
+    bytes
+}
+
+#[test]
+fn of_compressed_segments_one_of_whole_frames_is_gone_on_with() {
+    let (part, whole) = (lz4(false), lz4(true));
+    let mut broken = whole.clone();
+    broken[0] ^= 1;
+    let cut = &whole[..segment::LZ4_HEADER_BYTES - 1];
+    let at = |seq, bytes| Packet {
+        frame_at: Some(seq),
+        framing: KernelFraming::SegmentsLz4,
+        ..packet(seq, bytes)
+    };
+    let mut lost = begun(100);
+    lost.lose();
+    // That something was before it is told once.
+    for (mut follower, gap) in [(lost, ""), (Follower::default(), "|gap|")] {
+        for bytes in [&part[..], &broken, cut] {
+            assert_eq!(told(&mut follower, &at(200, bytes)), "");
+            assert!(!follower.follows());
+        }
+        let text = String::from_utf8_lossy(&whole);
+        let on = format!("{gap}|on|{text}");
+        assert_eq!(told(&mut follower, &at(200, &whole)), on);
+        assert!(follower.follows());
+    }
 }
 
 #[test]

@@ -26,6 +26,6 @@ mod follower;
 mod packet;
 
 pub use asking::AskedSession;
-pub use flow::{Beside, Counts, Happened, Stopped, TappedFlow};
+pub use flow::{Beside, Counts, Happened, TappedFlow};
 pub use follower::{Follower, MAX_HELD_BYTES, MAX_HELD_PACKETS, Piece, Told};
 pub use packet::{Direction, KernelFraming, Packet};

@@ -16,8 +16,10 @@ pub enum KernelFraming {
     Frames,
     /// v5 segments that are not compressed.
     Segments,
-    /// v5 segments that are compressed, or segments of which that is not known yet.
-    OtherSegments,
+    /// v5 segments of LZ4. The kernel does not see whether one that is compressed begins with a frame.
+    SegmentsLz4,
+    /// v5 segments of which it is not known yet whether they are compressed.
+    Unsure,
 }
 
 /// The kernel's copy of a packet: a range of one direction's bytes, of which some may not have been
@@ -37,8 +39,8 @@ pub struct Packet<'a> {
     /// All bytes of the direction up to this sequence number have passed before this packet. A byte before
     /// it that was not seen will not be seen any more, unless it is sent again for no reason.
     pub passed: u32,
-    /// The sequence number of the first frame, or segment of whole frames, that begins in the packet. None:
-    /// the kernel does not know of any.
+    /// The sequence number of the first frame, or segment of whole frames, that begins in the packet; of LZ4 any segment's
+    /// that may be one. None: the kernel does not know of any.
     pub frame_at: Option<u32>,
     /// How the kernel reads the direction.
     pub framing: KernelFraming,

@@ -14,6 +14,13 @@ use proptest::prelude::*;
 use tap::{Beside, Direction, Happened, KernelFraming, Packet, TappedFlow};
 
 const HEADER: usize = 9;
+/// How flows travel: the version, and the compression of its segments.
+const KINDS: [(u8, Compression); 4] = [
+    (3, Compression::None),
+    (4, Compression::None),
+    (5, Compression::None),
+    (5, Compression::Lz4),
+];
 const QUERY: u8 = 7;
 const RESULT: u8 = 8;
 
@@ -85,7 +92,13 @@ fn exchange(version: u8, number: usize, stream: i16, padding: usize) -> Exchange
         true => [&0x1000_u32.to_be_bytes()[..], &[0, 0]].concat(),
         false => 1_u32.to_be_bytes().to_vec(),
     };
-    answer.extend(vec![0x84; padding * 64 + number]);
+    let filled = padding * 64 + number;
+    match number % 3 {
+        // Segments with it do not become smaller.
+        0 => answer.extend(noise(number, filled)),
+        // Each of its bytes could be a frame's first.
+        _ => answer.extend(vec![version | 0x80; filled]),
+    }
     Exchange {
         number,
         request: frame(version, stream, QUERY, &body),
@@ -99,6 +112,11 @@ fn exchange(version: u8, number: usize, stream: i16, padding: usize) -> Exchange
     }
 }
 
+fn noise(seed: usize, bytes: usize) -> impl Iterator<Item = u8> {
+    let mut dice = Dice(seed as u64 + 1);
+    (0..bytes).map(move |_| dice.below(256) as u8)
+}
+
 impl Exchange {
     fn seen(&self) -> Seen {
         Seen(
@@ -110,24 +128,31 @@ impl Exchange {
     }
 }
 
-fn run(frames: &[&[u8]], in_segments: bool) -> Run {
+/// `segments`: their compression, where there are any.
+fn run(frames: &[&[u8]], segments: Option<Compression>) -> Run {
     let mut run = Run::default();
     let largest = (1 << 17) - 1;
     for frame in frames {
         let at = run.bytes.len();
         run.begins.push(at);
-        if !in_segments {
+        let Some(compression) = segments else {
             run.bytes.extend(*frame);
             let read = HEADER + MAX_READ_BODY_BYTES;
             if frame.len() > read {
                 run.unread.push((at + read, at + frame.len()));
             }
-        } else if frame.len() <= largest {
-            segment::encode(Compression::None, frame, true, &mut run.bytes);
-        } else {
-            for part in frame.chunks(largest) {
-                segment::encode(Compression::None, part, false, &mut run.bytes);
+            continue;
+        };
+        if frame.len() <= largest {
+            segment::encode(compression, frame, true, &mut run.bytes);
+            continue;
+        }
+        for part in frame.chunks(largest) {
+            // Where frames begin in what is compressed the kernel does not know: any segment could be one.
+            if compression == Compression::Lz4 {
+                run.begins.push(run.bytes.len());
             }
+            segment::encode(compression, part, false, &mut run.bytes);
         }
     }
     run
@@ -273,6 +298,8 @@ impl Side {
 /// A conversation that is decoded inline and from copies.
 struct Case {
     version: u8,
+    /// Of segments.
+    compression: Compression,
     network: Network,
     dice: Dice,
     inline: FlowDecoder,
@@ -326,7 +353,7 @@ fn are_of(shown: &[Option<u8>], bytes: &[u8]) -> bool {
 }
 
 impl Case {
-    fn new(version: u8, seed: u64, network: Network) -> Self {
+    fn new((version, compression): (u8, Compression), seed: u64, network: Network) -> Self {
         let mut dice = Dice(seed | 1);
         let near_the_wrap = |dice: &mut Dice| u32::MAX - dice.below(100_000) as u32;
         let requests = Side::new(Direction::Requests, near_the_wrap(&mut dice));
@@ -336,6 +363,7 @@ impl Case {
         tapped.begin(Direction::Responses, responses.first_seq);
         Self {
             version,
+            compression,
             network,
             dice,
             inline: FlowDecoder::new(Default::default()),
@@ -377,15 +405,22 @@ impl Case {
     }
 
     fn handshake(&mut self) {
-        let startup = [&[0, 1, 0, 11][..], b"CQL_VERSION", &[0, 5], b"3.0.0"].concat();
+        let mut startup = [&[0, 1, 0, 11][..], b"CQL_VERSION", &[0, 5], b"3.0.0"].concat();
+        if self.compression == Compression::Lz4 {
+            startup[1] = 2;
+            startup.extend([&[0, 11][..], b"COMPRESSION", &[0, 3], b"lz4"].concat());
+        }
         let startup = frame(self.version, 0, 1, &startup);
         let ready = frame(self.version | 0x80, 0, 2, &[]);
-        self.pass(true, &run(&[&startup], false));
-        self.pass(false, &run(&[&ready], false));
-        if self.version == 5 {
-            self.requests.framing = KernelFraming::Segments;
-            self.responses.framing = KernelFraming::Segments;
-        }
+        self.pass(true, &run(&[&startup], None));
+        self.pass(false, &run(&[&ready], None));
+        let framing = match (self.version, self.compression) {
+            (..5, _) => return,
+            (_, Compression::None) => KernelFraming::Segments,
+            _ => KernelFraming::SegmentsLz4,
+        };
+        self.requests.framing = framing;
+        self.responses.framing = framing;
     }
 
     /// Rounds of requests on few streams, each answered in another order than asked.
@@ -400,14 +435,14 @@ impl Case {
                     exchange(self.version, number, stream as i16, padding)
                 })
                 .collect();
-            let segmented = self.version == 5;
+            let segments = (self.version == 5).then_some(self.compression);
             let frames: Vec<_> = exchanges.iter().map(|e| &e.request[..]).collect();
-            self.pass(true, &run(&frames, segmented));
+            self.pass(true, &run(&frames, segments));
             for at in (1..exchanges.len()).rev() {
                 exchanges.swap(at, self.dice.below(at + 1));
             }
             let frames: Vec<_> = exchanges.iter().map(|e| &e.response[..]).collect();
-            self.pass(false, &run(&frames, segmented));
+            self.pass(false, &run(&frames, segments));
             self.sent.extend(exchanges.iter().map(Exchange::seen));
         }
     }
@@ -425,11 +460,11 @@ proptest! {
     /// The tap tells what is told inline, in the same order, whatever the network does to packets.
     #[test]
     fn what_comes_whole_is_told_as_inline(
-        version in 3..6_u8,
+        kind in prop::sample::select(&KINDS[..]),
         seed in any::<u64>(),
         padding in paddings(),
     ) {
-        let mut case = Case::new(version, seed, Network { reorders: true, loses: 0, says_so: false });
+        let mut case = Case::new(kind, seed, Network { reorders: true, loses: 0, says_so: false });
         case.handshake();
         case.rounds(6, &padding);
         prop_assert_eq!(&case.sink.seen, &case.inline_sink.seen);
@@ -446,7 +481,7 @@ proptest! {
     /// and reading goes on.
     #[test]
     fn loss_leaves_gaps_and_no_wrong_pair(
-        version in 3..6_u8,
+        kind in prop::sample::select(&KINDS[..]),
         seed in any::<u64>(),
         padding in paddings(),
         loses in 1..60_usize,
@@ -454,7 +489,7 @@ proptest! {
         says_so in any::<bool>(),
         begins_late in any::<bool>(),
     ) {
-        let mut case = Case::new(version, seed, Network { reorders, loses: 0, says_so });
+        let mut case = Case::new(kind, seed, Network { reorders, loses: 0, says_so });
         if begins_late {
             // Nothing of its beginning is known: neither where it begins, nor what was agreed on.
             case.network.loses = 100;

@@ -3,8 +3,8 @@
 //! What it would have go on goes nowhere. Copies may miss something, as the bytes themselves never do: the rest of a long
 //! body, or everything between two places. Behind that no response is shown to whoever has seen a request before it.
 
-use cql::Opcode;
 use cql::wire::Header;
+use cql::{Compression, Opcode};
 
 use super::Editor;
 use crate::cutter::{FrameAction, Frames as _};
@@ -21,13 +21,15 @@ impl Editor {
         self
     }
 
-    /// Begins to read in the middle of a flow, of which nothing is known but how its frames look.
-    pub fn joins(&mut self, version: u8, segmented: bool) {
+    /// Begins to read in the middle of a flow, of which nothing is known but how its frames look. `segments`: the compression
+    /// of those in which they travel; `None`: they travel as they are.
+    pub fn joins(&mut self, version: u8, segments: Option<Compression>) {
         (self.requests, self.responses, self.over) = (Lane::new(), Lane::new(), None);
         let terms = &mut self.state.session.terms;
         terms.version = version;
         terms.accepted = true;
-        terms.segmented = segmented;
+        terms.segmented = segments.is_some();
+        terms.compression = segments.unwrap_or(terms.compression);
         self.request_state.begun = true;
         self.answered = true;
         self.unpair();

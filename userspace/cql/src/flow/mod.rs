@@ -94,6 +94,26 @@ impl FlowDecoder {
         decoder
     }
 
+    /// A decoder that goes on with a flow in segments of LZ4 after bytes of one direction were missed. As after
+    /// [`join`](Self::join) nothing is known of what was asked before. That direction goes on with a segment of whole
+    /// frames; the other one is read on where it is, because in the middle of such segments nobody else could.
+    pub fn join_lz4_behind_gap(self, prepared: PreparedAt, in_requests: bool) -> Self {
+        let begin = |bit| FramePosition::at_segment(5 | bit, 0);
+        let unread = Unread {
+            version: 5,
+            compression: Some(Compression::Lz4),
+            extensions: (!self.flow.has_unseen_startup).then_some(self.flow.extensions),
+            requests: begin(Requests::DIRECTION_BIT),
+            responses: begin(Responses::DIRECTION_BIT),
+        };
+        let mut decoder = Self::join(prepared, unread);
+        match in_requests {
+            true => decoder.responses = self.responses,
+            false => decoder.requests = self.requests,
+        }
+        decoder
+    }
+
     /// A decoder that goes on where another one was [at rest](Self::at_rest): unlike after [`join`](Self::join) there is no
     /// doubt about the positions, so that what is no frame is treated as anywhere else in a flow.
     pub fn go_on(prepared: PreparedAt, unread: Unread) -> Self {

@@ -89,8 +89,8 @@ impl Beside for CopiedSteps {
     fn happened(&mut self, what: Happened) {
         match what {
             Happened::Missed(direction) => self.editor.miss(direction == Direction::Requests),
-            Happened::Joined { version, segmented } => {
-                self.editor.joins(version, segmented);
+            Happened::Joined { version, segments } => {
+                self.editor.joins(version, segments);
                 self.is_over = false;
             }
         }
