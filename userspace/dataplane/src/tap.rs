@@ -257,10 +257,16 @@ impl TapFlows<'_> {
         self.outcomes.forget(cookie);
     }
 
-    /// Forgets what the kernel was told and has obeyed, or will not. To be called now and then.
-    pub fn sweep(&mut self) {
+    /// Flows of which the kernel was told something that is not forgotten.
+    pub fn told(&self) -> impl Iterator<Item = SockCookie> {
+        self.outcomes.told()
+    }
+
+    /// Forgets what the kernel was told of a flow if it has obeyed, or will not. To be called now and then for each that
+    /// it was [told](Self::told) of.
+    pub fn sweep(&mut self, cookie: SockCookie) {
         let meters = self.meters;
-        self.outcomes.sweep(|cookie| is_live(meters, cookie));
+        self.outcomes.sweep(cookie, || is_live(meters, cookie));
     }
 
     /// Has these shares, from 0 to 1, of their rules' flows not copied, and all others. To be called every second

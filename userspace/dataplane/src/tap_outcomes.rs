@@ -83,13 +83,16 @@ impl Outcomes {
         }
     }
 
-    /// Forgets the flows that have ended, and those whose outcome the kernel has taken.
-    pub(crate) fn sweep(&mut self, is_live: impl Fn(SockCookie) -> bool) {
-        let told: Vec<SockCookie> = self.told.iter().copied().collect();
-        for cookie in told {
-            if self.map.get(&cookie.0, 0).is_err() || !is_live(cookie) {
-                self.forget(cookie);
-            }
+    /// Flows whose outcome may still be in the map.
+    pub(crate) fn told(&self) -> impl Iterator<Item = SockCookie> {
+        self.told.iter().copied()
+    }
+
+    /// Forgets a flow if it has ended, or the kernel has taken its outcome.
+    pub(crate) fn sweep(&mut self, cookie: SockCookie, is_live: impl FnOnce() -> bool) {
+        let is_told = self.told.contains(&cookie);
+        if is_told && (self.map.get(&cookie.0, 0).is_err() || !is_live()) {
+            self.forget(cookie);
         }
     }
 }

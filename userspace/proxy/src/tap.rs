@@ -11,6 +11,7 @@ mod copied;
 mod listed;
 mod metrics;
 mod reading;
+mod round;
 mod untold;
 
 use std::{
@@ -41,6 +42,7 @@ pub use listed::Listed;
 use listed::{ListedFlows, MAX_FLOWS};
 pub use metrics::TapMetrics;
 use reading::Reading;
+use round::Round;
 use untold::{Outcome, Untold};
 
 use super::context::ProxyContext;
@@ -53,9 +55,9 @@ const _: () = assert!(dataplane::TAP_ID_BYTES as usize >= cql::MAX_READ_ID_BYTES
 const _: () = assert!(dataplane::TAP_FRAME_BYTES as usize >= cql::MAX_FRAME_BODY_BYTES);
 const _: () = assert!(dataplane::TAP_ROWS_BYTES as usize >= cql::MAX_READ_ROWS_BYTES);
 
-/// A flow of which nothing came for this time is looked for in the kernel: the word of its end may be
-/// among what was lost.
-const LOOK_AFTER: Duration = Duration::from_secs(5);
+/// Flows of which nothing came lately are looked for in the kernel this often, or when all have been: the word of their
+/// end may be among what was lost.
+const LOOK_AFTER: Duration = reading::SILENCE;
 
 /// The reason why a flow is read no more whose reader has panicked.
 const PANICKED: &str = "panicked";
@@ -150,6 +152,8 @@ struct TappedFlows {
     /// Rules that flows meet of which the kernel has not been told.
     untold: Untold,
     looked: Instant,
+    /// Flows of which nothing came lately.
+    silent: Round,
     budget: Budget,
     /// When the budget was looked at, and what this thread had used by then.
     budget_looked: (Instant, Duration),
@@ -173,6 +177,9 @@ impl TapConsumer for TappedFlows {
                     "tapped flows are read on, but what looks after them has panicked"
                 );
             });
+        }
+        if !self.silent.is_over() {
+            return Some(round::NEXT_TURN);
         }
         // Nothing comes of those that are left out: they would be left out for ever.
         let leaves_out = !self.budget.left_out().is_empty();
@@ -203,6 +210,7 @@ impl TappedFlows {
             flows: HashMap::default(),
             untold: Untold::default(),
             looked: Instant::now(),
+            silent: Round::default(),
             budget: Budget::new(budget),
             budget_looked: (Instant::now(), Duration::ZERO),
         }
@@ -247,9 +255,12 @@ impl TappedFlows {
         );
         self.settle(flows);
         self.keep_to_budget(flows);
-        if self.looked.elapsed() >= LOOK_AFTER {
+        if self.silent.is_over() && self.looked.elapsed() >= LOOK_AFTER {
             self.looked = Instant::now();
-            self.look_after_silent(flows);
+            self.begin_round(flows);
+        }
+        for cookie in self.silent.take_turn() {
+            self.look_after_flow(cookie, flows);
         }
     }
 
@@ -268,23 +279,34 @@ impl TappedFlows {
         tracing::error!(flow = ?reading.flow.id, "not read any more: what reads it has panicked");
     }
 
-    /// Ends flows of which nothing comes, and that the kernel has no more.
-    fn look_after_silent(&mut self, flows: &mut TapFlows<'_>) {
-        flows.sweep();
-        self.broken.retain(|cookie| flows.is_live(*cookie));
-        let is_there = |cookie| self.flows.contains_key(&cookie) || flows.is_live(cookie);
-        self.listed.retain(is_there);
+    /// Has the kernel asked for flows of which nothing came lately, or that are listed alone, a few at each turn.
+    fn begin_round(&mut self, flows: &TapFlows<'_>) {
         let now_ns = monotonic_ns();
-        let silence = |reading: &Reading| now_ns.saturating_sub(reading.at_ns);
-        let silent = self.flows.iter();
-        let silent =
-            silent.filter(|(_, reading)| u128::from(silence(reading)) >= LOOK_AFTER.as_nanos());
-        let gone: Vec<_> = silent
-            .filter(|(cookie, _)| flows.get(**cookie).is_none())
-            .map(|(cookie, reading)| (*cookie, reading.at_ns))
-            .collect();
-        for (cookie, at_ns) in gone {
-            self.end(cookie, at_ns);
+        let mut round = self.listed.filter(|cookie| {
+            let reading = self.flows.get(&cookie);
+            reading.is_none_or(|reading| reading.is_silent(now_ns))
+        });
+        round.extend(&self.broken);
+        round.extend(flows.told());
+        self.silent.begin(round);
+    }
+
+    /// Ends a flow of which nothing comes, and that the kernel has no more.
+    fn look_after_flow(&mut self, cookie: SockCookie, flows: &mut TapFlows<'_>) {
+        flows.sweep(cookie);
+        match self.flows.get(&cookie) {
+            Some(reading) if !reading.is_silent(monotonic_ns()) => {}
+            Some(reading) => {
+                let at_ns = reading.at_ns;
+                if flows.get(cookie).is_none() {
+                    self.end(cookie, at_ns);
+                }
+            }
+            None if flows.is_live(cookie) => {}
+            None => {
+                self.broken.remove(&cookie);
+                self.listed.remove(cookie);
+            }
         }
     }
 

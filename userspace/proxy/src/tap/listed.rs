@@ -62,9 +62,11 @@ impl ListedFlows {
         }
     }
 
-    /// Keeps these flows alone.
-    pub(super) fn retain(&self, keeps: impl Fn(SockCookie) -> bool) {
-        self.0.lock().retain(|cookie, _| keeps(*cookie));
+    /// Returns the flows of which this holds.
+    pub(super) fn filter(&self, holds: impl Fn(SockCookie) -> bool) -> Vec<SockCookie> {
+        let listed = self.0.lock();
+        let cookies = listed.keys().copied();
+        cookies.filter(|cookie| holds(*cookie)).collect()
     }
 
     /// Removes a flow that has ended.

@@ -1,6 +1,6 @@
 //! [`Reading`]: one flow that is read from copies, with its decoder and its reporters.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use dataplane::{ClientAddr, Settled, SockCookie, TapFlow, TapFlows};
 use flow::{Flow, Path};
@@ -17,6 +17,9 @@ use crate::{
 
 /// So many bytes take about as long to read as a packet takes by itself.
 const BYTES_LIKE_A_PACKET: u64 = 1 << 10;
+
+/// A flow is silent of which nothing came for this time.
+pub(super) const SILENCE: Duration = Duration::from_secs(5);
 
 /// A flow that is read from copies.
 pub(super) struct Reading {
@@ -94,6 +97,11 @@ impl Reading {
             dropped: [false; 2],
             flow,
         }
+    }
+
+    /// Whether nothing came of it lately.
+    pub(super) fn is_silent(&self, now_ns: u64) -> bool {
+        u128::from(now_ns.saturating_sub(self.at_ns)) >= SILENCE.as_nanos()
     }
 
     /// Notes whether the flow is left out from now on. One of which it is not known which rule it meets never is.
