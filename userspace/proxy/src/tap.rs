@@ -15,7 +15,7 @@ mod round;
 mod untold;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
+    collections::{HashMap, HashSet, hash_map::Entry},
     io::{self, PipeWriter},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -25,7 +25,7 @@ use std::{
 
 use cql::hash::BuildSpread;
 use dataplane::{
-    Adopted, Settled, SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows, TapReader,
+    Adopted, ClientAddr, Settled, SockCookie, TapConsumer, TapEvent, TapFlow, TapFlows, TapReader,
 };
 use flow::Flows;
 use nix::{
@@ -36,7 +36,7 @@ use parking_lot::Mutex;
 use policy::RuleName;
 use telemetry::Rarely;
 
-use budget::Budget;
+use budget::{Budget, Loads};
 use clock::monotonic_ns;
 pub use listed::Listed;
 use listed::{ListedFlows, MAX_FLOWS};
@@ -155,6 +155,8 @@ struct TappedFlows {
     /// Flows of which nothing came lately.
     silent: Round,
     budget: Budget,
+    /// The work, since the budget was looked at, of flows that are not read any more.
+    loads: Loads,
     /// When the budget was looked at, and what this thread had used by then.
     budget_looked: (Instant, Duration),
 }
@@ -212,6 +214,7 @@ impl TappedFlows {
             looked: Instant::now(),
             silent: Round::default(),
             budget: Budget::new(budget),
+            loads: Loads::default(),
             budget_looked: (Instant::now(), Duration::ZERO),
         }
     }
@@ -227,14 +230,20 @@ impl TappedFlows {
             flows.forget(cookie);
             return;
         }
+        if let TapEvent::Starts(direction, seq) = event {
+            // Of a flow that is left out, or whose beginning was missed, it is not asked for.
+            if let Some(reading) = self.flows.get_mut(&cookie) {
+                reading.tapped.begin(direction, seq);
+            }
+            return;
+        }
+        let TapEvent::Passes(direction, packet) = event else {
+            return;
+        };
         let Some(reading) = self.reading(cookie, flows) else {
             return;
         };
-        match event {
-            TapEvent::Starts(direction, seq) => reading.tapped.begin(direction, seq),
-            TapEvent::Passes(direction, packet) => reading.packet(direction, &packet),
-            TapEvent::Begins(_) | TapEvent::Ends { .. } => {}
-        }
+        reading.packet(direction, &packet);
         let settled = reading.settle();
         let counted = reading.tapped.counts();
         if counted != reading.counted || reading.has_stopped != reading.tapped.stopped().is_some() {
@@ -269,10 +278,9 @@ impl TappedFlows {
         if self.broken.len() < MAX_FLOWS {
             self.broken.insert(cookie);
         }
-        let Some(reading) = self.flows.remove(&cookie) else {
+        let Some(reading) = self.remove(cookie) else {
             return;
         };
-        self.metrics.flows.set(self.flows.len() as i64);
         self.listed.stop(cookie, PANICKED);
         let labels = [reading.rule.as_str(), PANICKED];
         self.metrics.stopped.with_label_values(&labels).inc();
@@ -320,13 +328,9 @@ impl TappedFlows {
         let clock = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
         let used = clock.map_or(used_before, Duration::from);
         self.budget_looked = (Instant::now(), used);
-        let mut loads = BTreeMap::<RuleName, u64>::new();
+        let mut loads = std::mem::take(&mut self.loads);
         for reading in self.flows.values_mut() {
-            let load = std::mem::take(&mut reading.load);
-            match loads.get_mut(&reading.decided_by) {
-                Some(all) => *all += load,
-                None => drop(loads.insert(reading.decided_by.clone(), load)),
-            }
+            reading.add_load(&mut loads);
         }
         let before: Vec<RuleName> = self.budget.left_out().keys().cloned().collect();
         let used = used.saturating_sub(used_before).as_secs_f64() / passed.as_secs_f64();
@@ -370,15 +374,32 @@ impl TappedFlows {
         }
     }
 
-    fn begin(&mut self, tapped: &TapFlow, flows: &TapFlows<'_>) {
+    fn begin(&mut self, tapped: &TapFlow, flows: &mut TapFlows<'_>) {
         let Some(client) = tapped.client.filter(|_| self.flows.len() < MAX_FLOWS) else {
             return;
         };
-        let mut reading = Reading::begin(&self.shared, &self.listed, tapped, client);
-        reading.note_share(tapped.cookie, flows);
+        if flows.is_left_out(&tapped.rule, tapped.cookie) {
+            return self.leave_out(tapped, client, flows);
+        }
+        let reading = Reading::begin(&self.shared, &self.listed, tapped, client);
         self.metrics.begin(reading.rule.as_str());
         self.flows.insert(tapped.cookie, Box::new(reading));
         self.metrics.flows.set(self.flows.len() as i64);
+    }
+
+    /// Reads nothing of a flow that begins, as there is no time. If copies of its handshake were to say which rule it meets,
+    /// that is decided as where nobody can know: the kernel would copy it all until then.
+    fn leave_out(&mut self, tapped: &TapFlow, client: ClientAddr, flows: &mut TapFlows<'_>) {
+        if !tapped.asks {
+            return;
+        }
+        let shared = self.shared.clone();
+        let id = self.listed.list(tapped.cookie, &shared.flows).id;
+        let (policy, metrics) = (shared.policy.borrow(), &shared.metrics.sessions);
+        if let Some((rule, settled)) = asked::answer_unread(tapped, client, id, &policy, metrics) {
+            self.untold.add((tapped.cookie, rule, settled));
+            self.settle(flows);
+        }
     }
 
     /// Tells the kernel which rules flows meet, as copies have said. Who is let go is forgotten then.
@@ -401,18 +422,23 @@ impl TappedFlows {
                 }
                 continue;
             }
-            self.flows.remove(&cookie);
-            self.metrics.flows.set(self.flows.len() as i64);
+            drop(self.remove(cookie));
         }
     }
 
-    fn end(&mut self, cookie: SockCookie, at_ns: u64) {
-        let Some(mut reading) = self.flows.remove(&cookie) else {
-            return;
-        };
-        self.listed.remove(cookie);
-        reading.finish(at_ns);
+    /// Removes a flow, the work of which is not forgotten.
+    fn remove(&mut self, cookie: SockCookie) -> Option<Box<Reading>> {
+        let mut reading = self.flows.remove(&cookie)?;
+        reading.add_load(&mut self.loads);
         self.metrics.flows.set(self.flows.len() as i64);
+        Some(reading)
+    }
+
+    fn end(&mut self, cookie: SockCookie, at_ns: u64) {
+        self.listed.remove(cookie);
+        if let Some(mut reading) = self.remove(cookie) {
+            reading.finish(at_ns);
+        }
     }
 
     /// Counts what has become of a flow.

@@ -2,31 +2,39 @@
 
 use std::sync::Arc;
 
-use dataplane::{Settled, TapFlow};
-use flow::{Flow, Newcomer};
-use policy::{Action, Decision, Fact, Match, Policy, TapDepth};
+use dataplane::{ClientAddr, Settled, TapFlow};
+use flow::{Flow, FlowId, Newcomer};
+use policy::{Action, Decision, Fact, Match, Policy, RuleName, TapDepth};
 
 use tap::AskedSession;
 use telemetry::SessionMetrics;
 
 use crate::question::{Question, facts, is_sampled};
 
+/// The name of the reason in metrics: there was no time for the flow when it began.
+const LEFT_OUT: &str = "left_out";
+
 /// The question which rule a tapped flow meets. None: the rule that the kernel has found needs no session, whatever it is in the
 /// policy of now.
-pub(super) fn question(tapped: &TapFlow, flow: &Flow, policy: &Arc<Policy>) -> Option<Question> {
+fn unanswered(tapped: &TapFlow, client: ClientAddr, policy: &Arc<Policy>) -> Option<Question> {
     if !tapped.asks {
         return None;
     }
     let newcomer = Newcomer {
-        client: flow.client,
+        client,
         application: None,
-        orig_dst: flow.orig_dst,
+        orig_dst: tapped.orig_dst,
         rule: tapped.rule.clone(),
-        process: flow.process.clone(),
+        process: tapped.process.clone(),
         netns: None,
         opener: None,
     };
-    let question = Question::of(&newcomer, policy)?;
+    Question::of(&newcomer, policy)
+}
+
+/// The question which rule a flow meets that is read, if there is one. The flow waits for the answer.
+pub(super) fn question(tapped: &TapFlow, flow: &Flow, policy: &Arc<Policy>) -> Option<Question> {
+    let question = unanswered(tapped, flow.client, policy)?;
     flow.await_session();
     flow.waits_for(question.waits_for(&policy::Session::default()));
     Some(question)
@@ -84,6 +92,31 @@ pub(super) fn answer(
         "decided by copies of its handshake"
     );
     Some((by, settled))
+}
+
+/// Answers the question for a flow that is not read from its beginning on, because there is no time: nothing of its session can
+/// become known. None: it is not asked.
+pub(super) fn answer_unread(
+    tapped: &TapFlow,
+    client: ClientAddr,
+    id: FlowId,
+    policy: &Arc<Policy>,
+    metrics: &SessionMetrics,
+) -> Option<(RuleName, Settled)> {
+    let Question {
+        policy, candidate, ..
+    } = unanswered(tapped, client, policy)?;
+    let session = policy::Session::default().closed();
+    let Decision::Decided(by) = policy.decide(&candidate, &session) else {
+        return None;
+    };
+    metrics.unknowable.with_label_values(&[LEFT_OUT]).inc();
+    metrics.count(&by);
+    let settled = match is_sampled(&policy, &by, id) {
+        true => settled(&policy, &by),
+        false => Settled::LeftAlone,
+    };
+    Some((by.rule, settled))
 }
 
 /// A session rule is asked by copies only if no rule denies that its flows may meet, and none needs their bytes

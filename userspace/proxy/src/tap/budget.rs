@@ -16,6 +16,23 @@ const ENOUGH: f64 = 0.7;
 /// So many times the flows are read then. With [`ENOUGH`] it still fits if all flows are alike.
 const BACK: f64 = 1.25;
 
+/// The work that each rule's flows have made: packets, and what takes as long.
+#[derive(Debug, Default)]
+pub(super) struct Loads(BTreeMap<RuleName, u64>);
+
+impl Loads {
+    /// Adds work. A flow that has ended counts as any other: where many come and go, nearly all work is that of such.
+    pub(super) fn add(&mut self, rule: &RuleName, load: u64) {
+        if load == 0 {
+            return;
+        }
+        match self.0.get_mut(rule) {
+            Some(all) => *all += load,
+            None => drop(self.0.insert(rule.clone(), load)),
+        }
+    }
+}
+
 /// See the module. A state machine without a clock.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -39,7 +56,7 @@ impl Budget {
 
     /// Takes what was used since the last look, in processors, and how much came of each rule. Whether other flows are
     /// left out now.
-    pub(super) fn look(&mut self, used: f64, loads: &BTreeMap<RuleName, u64>) -> bool {
+    pub(super) fn look(&mut self, used: f64, loads: &Loads) -> bool {
         let before = self.left_out.clone();
         if used > self.most {
             self.shed(1.0 - AIM * self.most / used, loads);
@@ -50,9 +67,9 @@ impl Budget {
     }
 
     /// Leaves out as much as makes up this share of all that came, of the busiest rule first.
-    fn shed(&mut self, mut excess: f64, loads: &BTreeMap<RuleName, u64>) {
+    fn shed(&mut self, mut excess: f64, Loads(loads): &Loads) {
         let all: u64 = loads.values().sum();
-        let mut busiest: Vec<_> = loads.iter().filter(|(_, load)| **load > 0).collect();
+        let mut busiest: Vec<_> = loads.iter().collect();
         busiest.sort_by_key(|(_, load)| std::cmp::Reverse(**load));
         for (rule, load) in busiest {
             if excess <= 0.0 {
@@ -84,9 +101,12 @@ impl Budget {
 mod tests {
     use super::*;
 
-    fn loads(of: &[(&str, u64)]) -> BTreeMap<RuleName, u64> {
-        let loads = of.iter().map(|(rule, load)| (RuleName::new(rule), *load));
-        loads.collect()
+    fn loads(of: &[(&str, u64)]) -> Loads {
+        let mut loads = Loads::default();
+        for (rule, load) in of {
+            loads.add(&RuleName::new(rule), *load);
+        }
+        loads
     }
 
     fn read(budget: &Budget, rule: &str) -> f64 {
@@ -112,6 +132,15 @@ mod tests {
         assert!(budget.look(25.0, &loads(&[("busy", 600), ("calm", 400)])));
         assert_eq!(read(&budget, "busy"), LEAST_READ);
         assert!(read(&budget, "calm") < 0.1);
+    }
+
+    #[test]
+    fn the_work_of_one_rule_adds_up_and_none_is_no_work() {
+        let mut budget = Budget::new(0.25);
+        let many = [("a", 300), ("b", 500), ("a", 300), ("idle", 0)];
+        assert!(budget.look(0.3, &loads(&many)));
+        assert!(read(&budget, "a") < 1.0);
+        assert_eq!((read(&budget, "b"), read(&budget, "idle")), (1.0, 1.0));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use policy::{Action, RuleName};
 use tap::{Beside, Counts, Direction, Packet, TappedFlow};
 use telemetry::series_of;
 
-use super::{asked, clock::monotonic_ns, copied::CopiedSteps, listed::ListedFlows};
+use super::{asked, budget::Loads, clock::monotonic_ns, copied::CopiedSteps, listed::ListedFlows};
 use crate::{
     context::ProxyContext,
     question::Question,
@@ -17,6 +17,10 @@ use crate::{
 
 /// So many bytes take about as long to read as a packet takes by itself.
 const BYTES_LIKE_A_PACKET: u64 = 1 << 10;
+
+/// The beginning and the end of a flow take about as long as so many packets. An estimate: what is used in all is measured,
+/// and only which rule gives way first depends on this.
+const BEGINNING_LIKE_PACKETS: u64 = 16;
 
 /// A flow is silent of which nothing came for this time.
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
@@ -37,8 +41,12 @@ pub(super) struct Reading {
     question: Option<Question>,
     /// The rule by its own name.
     pub(super) decided_by: RuleName,
-    /// The work since the budget was looked at: packets, and one more for so many bytes.
-    pub(super) load: u64,
+    /// The rule that the kernel has found. Flows that begin are left out as its flows.
+    kernel_rule: RuleName,
+    /// The work of the flow's beginning, and of asking which rule it meets, that the budget does not know of yet.
+    asking_load: u64,
+    /// The work since: packets, and one more for so many bytes.
+    load: u64,
     pub(super) has_stopped: bool,
     /// Nobody reads the flow any more, and the kernel has to be told.
     is_let_go: bool,
@@ -90,6 +98,8 @@ impl Reading {
             counted: Counts::default(),
             rule: series_of(tapped.rule.clone()),
             decided_by: tapped.rule.clone(),
+            kernel_rule: tapped.rule.clone(),
+            asking_load: BEGINNING_LIKE_PACKETS,
             load: 0,
             has_stopped: false,
             is_let_go: false,
@@ -102,6 +112,12 @@ impl Reading {
     /// Whether nothing came of it lately.
     pub(super) fn is_silent(&self, now_ns: u64) -> bool {
         u128::from(now_ns.saturating_sub(self.at_ns)) >= SILENCE.as_nanos()
+    }
+
+    /// Adds the work since this was last called to that of the rules as whose flow it would have been left out.
+    pub(super) fn add_load(&mut self, loads: &mut Loads) {
+        loads.add(&self.kernel_rule, std::mem::take(&mut self.asking_load));
+        loads.add(&self.decided_by, std::mem::take(&mut self.load));
     }
 
     /// Notes whether the flow is left out from now on. One of which it is not known which rule it meets never is.
@@ -186,6 +202,7 @@ impl Reading {
             if !self.steps.as_mut().is_some_and(adopts) {
                 self.steps = None;
             }
+            self.asking_load += std::mem::take(&mut self.load);
             self.rule = series_of(by.rule.clone());
             self.decided_by = by.rule.clone();
         }
