@@ -405,6 +405,28 @@ fn who_was_left_out_is_read_again_when_it_is_quiet() {
     });
 }
 
+/// Nothing passes on them: all that takes time is that they begin and end.
+#[test]
+fn connections_that_come_and_go_are_left_out_when_they_take_too_much() {
+    const AT_ONCE: usize = 32;
+    const LEFT_OUT: &str = "underpass_tap_left_out{rule=\"r\"}";
+    host_with("tap_cpu = \"1%\"", |host| {
+        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
+        eventually("some are left out", || {
+            (0..AT_ONCE).for_each(|_| host.connect().ends());
+            host.agent.metric(LEFT_OUT).unwrap_or_default() > 0.0
+        });
+        eventually_within("none is left out", 3 * PATIENCE, || {
+            host.agent.metric(LEFT_OUT).unwrap() == 0.0
+        });
+        let mut c = begin(host, 4);
+        c.client_sends(&query(4, 1, SELECT));
+        c.server_sends(&rows(4, 1, 1));
+        eventually("it is read", || told_selects(host) == 1);
+        c.ends();
+    });
+}
+
 #[test]
 fn a_reader_that_cannot_wait_reads_on() {
     host(|host| {
