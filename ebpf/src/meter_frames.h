@@ -109,6 +109,8 @@ static __always_inline void on_segment(struct up_direction *d)
 	__u64 head = (__u64)h[0] | (__u64)h[1] << 8 | (__u64)h[2] << 16 | (__u64)h[3] << 24 |
 		     (__u64)h[4] << 32;
 	__u32 payload = (__u32)head & 0x1ffff;
+	/* All bits, of LZ4's that has not whole frames. */
+	__u32 is_part = (__u32)(head >> 34 & 1) - 1;
 	__u32 take;
 
 	if (at->framing == UP_FRAMING_UNSURE) {
@@ -121,9 +123,13 @@ static __always_inline void on_segment(struct up_direction *d)
 		return;
 	at->have = 0;
 	d->segments += 1;
-	/* The length without compression is not 0: what is inside cannot be read. */
+	if (at->framing == UP_FRAMING_SEGMENTS_LZ4)
+		at->frame_left &= is_part;
+	/* The length without compression is not 0: what is inside cannot be read. Of a frame with a part in it nobody knows
+	 * the end before whole ones come. */
 	if (at->framing == UP_FRAMING_SEGMENTS_LZ4 && ((head >> 17) & 0x1ffff)) {
 		d->compressed += 1;
+		at->frame_left |= is_part;
 		advance(at, payload + SEGMENT_CRC);
 		return;
 	}
