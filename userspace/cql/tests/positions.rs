@@ -346,7 +346,9 @@ fn behind_a_gap_in_compressed_segments_the_other_direction_is_read_on() {
     };
     let answer = |stream| kind.sent(0x80, stream, RESULT, &1_i32.to_be_bytes());
     let misses = |flow: Flow, in_requests| Flow {
-        decoder: (flow.decoder).join_lz4_behind_gap(Default::default(), in_requests),
+        decoder: flow
+            .decoder
+            .join_lz4_behind_gap(Default::default(), in_requests),
         ..flow
     };
     let (asked, answered) = (ask(2, "after"), answer(2));
