@@ -24,7 +24,7 @@ use telemetry::SendMetrics;
 /// The most bytes that wait for one socket. More are a transfer of which each piece is worth a call of its own.
 const MOST_BYTES: usize = 16 * 1024;
 /// So long a parcel waits at most while the worker has other flows to turn to: what a turn of some fifty flows takes.
-const LONGEST: Duration = Duration::from_micros(250);
+pub(super) const LONGEST: Duration = Duration::from_micros(250);
 /// The room that an empty parcel keeps for the next one.
 const KEPT_BYTES: usize = 4 * 1024;
 /// The most empty parcels that are kept.
@@ -151,8 +151,8 @@ pub(super) fn flush() {
     woken.into_iter().flatten().for_each(Waker::wake);
 }
 
-/// Sends what has waited for long. To be called as a flow's turn begins: a worker that has always something to do never
-/// waits.
+/// Sends what has waited for long. To be called as a flow's turn begins and after each chunk: a worker that has always something
+/// to do never waits, and a turn may be of many chunks.
 pub(super) fn flush_late() {
     let is_late = OUTBOX.with_borrow(|outbox| outbox.as_ref().is_some_and(Outbox::is_late));
     if is_late {

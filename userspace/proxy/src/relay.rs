@@ -25,7 +25,7 @@ use super::{
     busy_poll, close,
     context::ProxyContext,
     decode::Decoder,
-    direction_pump::{CHUNK, DirectionPump, State, Stop},
+    direction_pump::{CHUNK, DirectionPump, State, Stop, take_another_turn},
     drain::Drain,
     legs::{Legs, Refused},
     outbox,
@@ -36,8 +36,9 @@ use super::{
     splice::KernelCarry,
 };
 
-/// The most rounds of a flow in one turn of its task. Bytes that come cost the task its budget, so
-/// that it waits long before; what else has directions polled again is used up with each round.
+/// The most rounds of a flow in one turn of its task. No more than so many bytes are read in a turn
+/// (`direction_pump.rs`), and each read costs the task its budget, so that it waits long before; what else has directions polled again is used
+/// up with each round.
 const MAX_ROUNDS: usize = 256;
 
 /// The outcome of a round: both directions were polled.
@@ -67,7 +68,7 @@ pub(super) struct Relay {
     reader: Reader,
     up: DirectionPump,
     down: DirectionPump,
-    /// Whether `down` is polled first. The two take turns, so that a burst in one direction leaves
+    /// Whether `down` is polled first. The two take turns, so that many small reads in one direction leave
     /// the other its share of the task's budget.
     down_first: bool,
     /// Set while redirected bytes are on their way to the near application: nothing may be written
@@ -114,6 +115,8 @@ impl Relay {
         if let Poll::Ready(Err(reason)) = self.poll_drain(cx, ride) {
             return Poll::Ready(Pause::Ended(reason));
         }
+        self.up.begin_turn();
+        self.down.begin_turn();
         for _ in 0..MAX_ROUNDS {
             self.begin_round(cx, client);
             let was_lost = self.lost().is_some();
@@ -135,7 +138,7 @@ impl Relay {
                 Round::Ended(reason) => return self.ended(reason),
             }
         }
-        cx.waker().wake_by_ref();
+        take_another_turn(cx);
         Poll::Pending
     }
 
@@ -275,15 +278,16 @@ impl Relay {
         }
     }
 
-    /// Whether the kernel may carry the flow: everything that was read is written on, both sides
-    /// may still speak, the decoder has nothing more to learn, and no side is encrypted or
+    /// Whether the kernel may carry the flow: everything that has come was read and is written on, both
+    /// sides may still speak, the decoder has nothing more to learn, and no side is encrypted or
     /// decrypted here.
     fn is_idle(&self) -> bool {
         self.legs.are_plain()
             && self.reader.is_off()
             && self.drain.is_none()
-            && self.up.is_quiet()
-            && self.down.is_quiet()
+            && self.is_quiet()
+            && !self.up.is_cut_short()
+            && !self.down.is_cut_short()
     }
 
     /// Returns which of the two applications is on this host.
@@ -306,6 +310,7 @@ impl Relay {
         self.near.sides(&self.up, &self.down).1
     }
 
+    /// Both directions, that to the far application first.
     fn both(&mut self) -> (&mut DirectionPump, &mut DirectionPump) {
         self.near.sides(&mut self.up, &mut self.down)
     }
@@ -318,6 +323,7 @@ impl Relay {
         far: &TcpStream,
     ) -> Poll<Result<(), CloseReason>> {
         let (client, database) = self.near.sides(near, far);
+        self.both().0.begin_turn();
         self.poll_direction(cx, self.to_far().direction, client, database)
     }
 
@@ -329,6 +335,7 @@ impl Relay {
         far: &TcpStream,
     ) -> Poll<Result<(), CloseReason>> {
         let (client, database) = self.near.sides(near, far);
+        self.both().1.begin_turn();
         self.poll_direction(cx, self.to_near().direction, client, database)
     }
 

@@ -20,7 +20,10 @@ use socket2::SockRef;
 use tls::{Failure, SeenBy, Side};
 use tokio::net::TcpStream;
 
-use super::read::{CHUNK_BYTES, read};
+use super::{
+    outbox,
+    read::{CHUNK_BYTES, read},
+};
 
 /// The largest record on the wire (RFC 5246 §6.2.3, which allows more than RFC 8446 does).
 const MAX_RECORD: usize = 5 + 16 * 1024 + 2048;
@@ -128,6 +131,10 @@ impl Tls {
                 return Poll::Ready(Err(e));
             }
             ready!(socket.poll_read_ready(cx))?;
+            if !self.is_established {
+                // A signature takes longer than anything may wait.
+                outbox::flush();
+            }
             let taken = ENCRYPTED.with_borrow_mut(|encrypted| {
                 let n = read(socket, encrypted)?;
                 Ok(self.take(encrypted.get(..n).unwrap_or_default(), out))

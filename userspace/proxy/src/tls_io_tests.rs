@@ -1,13 +1,22 @@
-//! TLS on one connection, with the input cut at every place. No socket is needed for that.
+//! TLS on one connection, with the input cut at every place. No socket is needed for that, except where flows share a worker.
 
 #[path = "../../agent/tests/common/certs.rs"]
 #[expect(dead_code, reason = "tests of the whole agent use all of it")]
 mod certs;
 
-use std::io::Write;
+use std::{
+    future::poll_fn,
+    io::Write,
+    net::{self, TcpListener},
+    os::{fd::AsRawFd as _, unix::net::UnixStream},
+    task::Waker,
+};
 
 use certs::{Authority, NAME};
+use prometheus::Registry;
 use rustls::{ClientConnection, ServerConnection, SupportedProtocolVersion, version};
+use telemetry::SendMetrics;
+use tokio::runtime;
 
 use super::*;
 
@@ -250,4 +259,26 @@ fn what_came_before_something_bad_is_good() {
         assert_eq!(wire.read, b"good");
         assert_eq!(wire.end(), Some(Err(ErrorKind::InvalidData)));
     }
+}
+
+#[test]
+fn answers_of_others_do_not_wait_for_a_handshake() {
+    let metrics = SendMetrics::register(&Registry::new()).unwrap();
+    outbox::install(outbox::SendRings::make(1, metrics).each().next().unwrap());
+    let worker = runtime::Builder::new_current_thread().enable_all().build();
+    worker.unwrap().block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        accepted.set_nonblocking(true).unwrap();
+        let accepted = TcpStream::from_std(accepted).unwrap();
+        let mut wire = Wire::new(&version::TLS13);
+        client.write_all(&wire.sent()).unwrap();
+        accepted.readable().await.unwrap();
+        let (answered, _asks) = UnixStream::pair().unwrap();
+        let answer = outbox::post(answered.as_raw_fd(), b"x", Waker::noop()).unwrap();
+        let mut out = vec![0; CHUNK_BYTES];
+        poll_fn(|cx| Poll::Ready(wire.tls.poll_read(cx, &accepted, &mut out).is_ready())).await;
+        assert!(answer.is_sent());
+    });
 }
