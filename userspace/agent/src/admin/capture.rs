@@ -11,19 +11,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ::capture::{Header, VERSION};
 use axum::{
     Extension,
-    body::Body,
     extract::{RawQuery, State},
-    http::{StatusCode, header},
-    response::{IntoResponse, Response},
+    http::StatusCode,
+    response::Response,
 };
 use flow::Path;
-use lines::Lines;
+use lines::CaptureLines;
 use policy::{Action, Policy, RuleName, TapDepth};
 use steps::capture::CaptureOf;
 
 use super::{
     closing::Closing,
     guests::{Peer, Stay},
+    lines::Lines,
     state::{Admin, aside, failed},
     tail::{decoded, latency, refused},
 };
@@ -87,12 +87,8 @@ pub(super) async fn capture(
     stay.goes_on();
     let prepared = services.prepared.clone();
     let until = (wanted.time, closing);
-    let lines = Lines::new(first(&wanted), wanted.values, until, capturing, prepared);
-    (
-        [(header::CONTENT_TYPE, "application/x-ndjson")],
-        Body::new(lines),
-    )
-        .into_response()
+    let lines = CaptureLines::new(wanted.values, until, capturing, prepared);
+    Lines::answer(first(&wanted), lines)
 }
 
 /// The log's line of a capture: whoever reads it later has to find out who has seen what.
@@ -236,7 +232,7 @@ fn first(wanted: &Wanted) -> String {
         rule: wanted.rule.clone(),
         values: wanted.values,
     };
-    ::capture::line(&header).unwrap_or_default() + "\n"
+    ::capture::line(&header).unwrap_or_default()
 }
 
 #[cfg(test)]

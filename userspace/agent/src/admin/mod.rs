@@ -4,6 +4,7 @@
 //! - `listeners.rs`: the two doors, and the times in which a request has to come and its answer has to be read.
 //! - `guests.rs`: how many connections there are of one peer, and of all.
 //! - `closing.rs`: the end of the interface, for answers that go on.
+//! - `lines.rs`: an answer that goes on, line by line.
 //! - `names.rs`: for whom a request may be, so that no web page of others can ask.
 //! - `state.rs`: what it answers from, and how.
 //! - `page.rs`: a web page of its own.
@@ -20,6 +21,7 @@ mod flows;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
 mod guests;
+mod lines;
 mod listeners;
 mod names;
 mod page;

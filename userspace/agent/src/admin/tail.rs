@@ -14,27 +14,22 @@ use std::{
 use ::capture::Ended;
 use axum::{
     Extension,
-    body::Body,
     extract::{RawQuery, State},
-    http::{StatusCode, header},
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
-use hyper::body::{Bytes, Frame};
 use percent_encoding::percent_decode_str;
 use policy::{Action, Filter, Glob, Policy};
 use serde_json::json;
 use steps::tail::{Seen, TAIL_KEYS, Wanted, Watching};
-use tokio::time::{self, Interval, MissedTickBehavior};
 
 use super::{
     closing::Closing,
     guests::Stay,
+    lines::{LineSource, Lines},
     state::{Admin, aside, failed},
 };
 use crate::{observed, shortcuts};
-
-/// The pause between two signs of life. Whoever does not read them for a minute has to leave.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 
 /// Bytes of lines that are handed over together.
 const PIECE_BYTES: usize = 16 << 10;
@@ -65,28 +60,12 @@ pub(super) async fn tail(
         Err(error) => return failed(&error),
     };
     stay.goes_on();
-    let lines = Lines {
-        first: Some(first + "\n"),
-        watching,
-        closing: Box::pin(closing.comes()),
-        is_over: false,
-        sign_of_life: signs_of_life(),
-    };
-    (
-        [(header::CONTENT_TYPE, "application/x-ndjson")],
-        Body::new(lines),
-    )
-        .into_response()
+    let closing = Box::pin(closing.comes());
+    Lines::answer(first, TailLines { watching, closing })
 }
 
 pub(super) fn refused(status: StatusCode, error: &impl std::fmt::Display) -> Response {
     (status, format!("{error}\n")).into_response()
-}
-
-pub(super) fn signs_of_life() -> Interval {
-    let mut interval = time::interval_at(time::Instant::now() + SIGN_OF_LIFE, SIGN_OF_LIFE);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    interval
 }
 
 /// Reads what is asked for: `filter=…&slower_than=20ms&errors&statement=…&values`, in which `%` stands before a byte.
@@ -170,40 +149,25 @@ fn shallow(policy: &Policy) -> Vec<&str> {
 }
 
 /// The lines of one watcher.
-struct Lines {
-    first: Option<String>,
+struct TailLines {
     watching: Watching,
     /// The end of the interface.
     closing: Pin<Box<dyn Future<Output = Ended> + Send>>,
-    /// Whether the last line is told.
-    is_over: bool,
-    sign_of_life: Interval,
 }
 
-impl Lines {
+impl TailLines {
     fn put(&self, seen: &Seen, to: &mut String) {
         to.push_str(&seen.to_json(self.watching.shows_values()));
         to.push('\n');
     }
 }
 
-impl hyper::body::Body for Lines {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let this = self.get_mut();
-        if this.is_over {
-            return Poll::Ready(None);
-        }
-        let mut text = this.first.take().unwrap_or_default();
-        let dropped = this.watching.take_dropped();
+impl LineSource for TailLines {
+    fn poll_lines(&mut self, cx: &mut Context<'_>, to: &mut String) -> bool {
+        let dropped = self.watching.take_dropped();
         if dropped > 0 {
-            text.push_str(&json!({ "dropped": dropped }).to_string());
-            text.push('\n');
+            to.push_str(&json!({ "dropped": dropped }).to_string());
+            to.push('\n');
         }
         let mut next = |watching: &mut Watching| -> Option<Arc<Seen>> {
             match watching.poll_next(cx) {
@@ -211,23 +175,17 @@ impl hyper::body::Body for Lines {
                 Poll::Pending => None,
             }
         };
-        while text.len() < PIECE_BYTES
-            && let Some(seen) = next(&mut this.watching)
+        while to.len() < PIECE_BYTES
+            && let Some(seen) = next(&mut self.watching)
         {
-            this.put(&seen, &mut text);
+            self.put(&seen, to);
         }
-        if let Poll::Ready(why) = this.closing.as_mut().poll(cx) {
-            this.is_over = true;
-            text.push_str(&json!({ "ended": why }).to_string());
-            text.push('\n');
-        }
-        if text.is_empty() && this.sign_of_life.poll_tick(cx).is_ready() {
-            text.push('\n');
-        }
-        match text.is_empty() {
-            true => Poll::Pending,
-            false => Poll::Ready(Some(Ok(Frame::data(text.into())))),
-        }
+        let Poll::Ready(why) = self.closing.as_mut().poll(cx) else {
+            return false;
+        };
+        to.push_str(&json!({ "ended": why }).to_string());
+        to.push('\n');
+        true
     }
 }
 

@@ -1,4 +1,4 @@
-//! [`Lines`]: the lines of one capture, up to the last one, which says why it ended and what is missing.
+//! [`CaptureLines`]: the lines of one capture, up to the last one, which says why it ended and what is missing.
 //!
 //! **Invariant**: a capture ends with its time, or when another agent takes over, however slowly it is read: what then waits is
 //! told for [`LAST_WORDS`] at most, and the rest of it is counted as dropped.
@@ -12,12 +12,11 @@ use std::{
 
 use ::capture::{End, Ended, Missed};
 use cql::PreparedStatements;
-use hyper::body::{Bytes, Frame};
 use steps::capture::{Captured, Capturing};
-use tokio::time::{self, Interval, Sleep};
+use tokio::time::{self, Sleep};
 
 use super::{
-    super::{closing::Closing, tail::signs_of_life},
+    super::{closing::Closing, lines::LineSource},
     record::record,
 };
 
@@ -28,8 +27,7 @@ const PIECE_BYTES: usize = 64 << 10;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The lines of one capture.
-pub(super) struct Lines {
-    first: Option<String>,
+pub(super) struct CaptureLines {
     values: bool,
     began: Instant,
     capturing: Capturing,
@@ -38,34 +36,28 @@ pub(super) struct Lines {
     until: Pin<Box<Sleep>>,
     /// The end of the interface.
     closing: Pin<Box<dyn Future<Output = Ended> + Send>>,
-    sign_of_life: Interval,
     /// Requests that are not told yet to be missing.
     missed: Missed,
     /// The last line.
     end: End,
     /// Whether it takes no further requests.
     has_ended: bool,
-    /// Whether the last line is told.
-    is_over: bool,
 }
 
-impl Lines {
+impl CaptureLines {
     pub(super) fn new(
-        first: String,
         values: bool,
         (time, closing): (Duration, Closing),
         capturing: Capturing,
         prepared: Arc<PreparedStatements>,
     ) -> Self {
         Self {
-            first: Some(first),
             values,
             began: Instant::now(),
             capturing,
             prepared,
             until: Box::pin(time::sleep(time)),
             closing: Box::pin(closing.comes()),
-            sign_of_life: signs_of_life(),
             missed: Missed::default(),
             end: End {
                 end: Ended::Time,
@@ -74,7 +66,6 @@ impl Lines {
                 gaps: 0,
             },
             has_ended: false,
-            is_over: false,
         }
     }
 
@@ -126,45 +117,27 @@ impl Lines {
         }
     }
 
-    fn tell_end(&mut self, to: &mut String) {
-        self.is_over = true;
+    fn tell_end(&self, to: &mut String) {
         to.push_str(&(::capture::line(&self.end).unwrap_or_default() + "\n"));
     }
 }
 
-impl hyper::body::Body for Lines {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let this = self.get_mut();
-        if this.is_over {
-            return Poll::Ready(None);
-        }
-        this.poll_end(cx);
-        let mut text = this.first.take().unwrap_or_default();
-        while text.len() < PIECE_BYTES {
-            let next = this.capturing.poll_next(cx);
+impl LineSource for CaptureLines {
+    fn poll_lines(&mut self, cx: &mut Context<'_>, to: &mut String) -> bool {
+        self.poll_end(cx);
+        while to.len() < PIECE_BYTES {
+            let next = self.capturing.poll_next(cx);
             if let Poll::Ready(Some(captured)) = &next {
-                this.put(captured, &mut text);
+                self.put(captured, to);
                 continue;
             }
             // What had no room came behind all that had.
-            this.tell_missed(&mut text);
+            self.tell_missed(to);
             if next.is_ready() {
-                this.tell_end(&mut text);
+                self.tell_end(to);
             }
-            break;
+            return next.is_ready();
         }
-        if !text.is_empty() {
-            return Poll::Ready(Some(Ok(Frame::data(text.into()))));
-        }
-        match this.sign_of_life.poll_tick(cx).is_ready() {
-            true => Poll::Ready(Some(Ok(Frame::data("\n".into())))),
-            false => Poll::Pending,
-        }
+        false
     }
 }
