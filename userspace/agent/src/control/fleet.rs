@@ -215,7 +215,7 @@ impl Control {
                         true => Refusals::new(),
                         false => choice.refusals,
                     };
-                    return self.waiting.for_offer();
+                    return self.waiting.note_offer();
                 }
                 let read = chosen.own;
                 self.put_objects(&Own { read, beside }, &chosen.offered, choice)

@@ -35,7 +35,7 @@ impl Waiting {
     }
 
     /// Notes that the fleet's files wait.
-    pub(super) fn for_offer(&mut self) {
+    pub(super) fn note_offer(&mut self) {
         self.has_offer = true;
     }
 
