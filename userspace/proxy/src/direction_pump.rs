@@ -23,7 +23,7 @@ use super::{
     leg_io::LegIo,
     outbox::{self, Fate, Parcel},
     passing::{Direction, Turn, Verdict},
-    read::CHUNK_BYTES,
+    read::{CHUNK_BYTES, Reads},
     reader::Reader,
 };
 
@@ -65,6 +65,7 @@ pub(super) struct DirectionPump {
     looks: u32,
     /// The bytes that may still be read in this turn of the flow. None are left: the next turn goes on.
     left: usize,
+    reads: Reads,
     /// Whether the flow's first byte was that of a TLS handshake record. None: none has come.
     pub begins_with_tls: Option<bool>,
     /// Bytes that the agent itself has read since the flow began.
@@ -163,6 +164,7 @@ impl DirectionPump {
             again: None,
             looks: 0,
             left: TURN_BYTES,
+            reads: Reads::default(),
             begins_with_tls: None,
             read_bytes: 0,
             written_bytes: 0,
@@ -340,7 +342,7 @@ impl DirectionPump {
         buffer: &mut [u8],
         from: &mut LegIo<'_>,
     ) -> Poll<Result<Came, Stop>> {
-        let n = match ready!(from.poll_read(cx, buffer)) {
+        let n = match ready!(from.poll_read(cx, buffer, &mut self.reads)) {
             Ok(n) => n,
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Poll::Ready(Ok(Came::Nothing)),
             Err(e) if e.kind() == ErrorKind::UnexpectedEof => {

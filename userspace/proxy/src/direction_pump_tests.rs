@@ -112,6 +112,32 @@ fn a_turn_ends_with_its_share_and_neighbours_have_theirs_before_the_next() {
 }
 
 #[test]
+fn bytes_behind_urgent_data_pass() {
+    on_a_worker(async {
+        let ((mut source, from), (mut sink, to)) = (pair(), pair());
+        source.write_all(b"before").unwrap();
+        assert_eq!(SockRef::from(&source).send_out_of_band(b"!").unwrap(), 1);
+        source.write_all(b"behind").unwrap();
+        arrived(&from, b"before".len()).await;
+        let (mut pump, mut reader) = (pump(), Reader::new(None));
+        let (mut from, mut to) = (LegIo::Plain(&from), LegIo::Plain(&to));
+        let mut got = *b"beforebehind";
+        poll_fn(|cx| {
+            let moved = pump.poll(cx, &mut [0; PIECE], &mut from, &mut to, &mut reader);
+            assert!(moved.is_pending());
+            match pump.read_bytes < got.len() as u64 {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            }
+        })
+        .await;
+        got.fill(0);
+        sink.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"beforebehind");
+    });
+}
+
+#[test]
 fn a_flow_begins_each_turn_with_a_whole_share() {
     let mut pump = pump();
     pump.left = 0;

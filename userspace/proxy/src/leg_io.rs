@@ -11,7 +11,7 @@ use nix::sys::socket::{MsgFlags, recv};
 use socket2::SockRef;
 use tokio::{io::Interest, net::TcpStream};
 
-use super::{read::read, tls_io::Tls};
+use super::{read::Reads, tls_io::Tls};
 
 /// One connection, plain or TLS. A plain one costs a branch more than a bare socket.
 pub(super) enum LegIo<'a> {
@@ -29,13 +29,11 @@ impl LegIo<'_> {
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
+        reads: &mut Reads,
     ) -> Poll<io::Result<usize>> {
         match self {
-            Self::Plain(socket) => {
-                ready!(socket.poll_read_ready(cx))?;
-                Poll::Ready(read(socket, buffer))
-            }
-            Self::Tls(socket, tls) => tls.poll_read(cx, socket, buffer),
+            Self::Plain(socket) => reads.poll(cx, socket, buffer),
+            Self::Tls(socket, tls) => tls.poll_read(cx, socket, reads, buffer),
             Self::Waits(socket) => poll_end_of(cx, socket),
         }
     }

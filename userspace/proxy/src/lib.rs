@@ -13,7 +13,7 @@
 //! - `short_legs.rs`: has what a flow that is read exchanges with applications on this host skip TCP.
 //! - `resume.rs`: carries on flows that another process has begun; `adopt.rs`: takes them over.
 //! - `canary.rs`: tries the splice out before it is used.
-//! - `read.rs`: one read in one system call.
+//! - `read.rs`: a direction's reads, each in one system call.
 //! - `passing.rs`: the verdict on bytes that were read.
 //! - `reader.rs`: the state of a flow's reading: not begun, decoding, or relayed unread;
 //!   `frame_position.rs` tells the kernel where in a frame such a flow is.

@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 
 use super::{
     outbox,
-    read::{CHUNK_BYTES, read},
+    read::{CHUNK_BYTES, Reads},
 };
 
 /// The largest record on the wire (RFC 5246 §6.2.3, which allows more than RFC 8446 does).
@@ -118,6 +118,7 @@ impl Tls {
         &mut self,
         cx: &mut Context<'_>,
         socket: &TcpStream,
+        reads: &mut Reads,
         out: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         loop {
@@ -130,16 +131,16 @@ impl Tls {
             if let Poll::Ready(Err(e)) = flushed {
                 return Poll::Ready(Err(e));
             }
-            ready!(socket.poll_read_ready(cx))?;
-            if !self.is_established {
-                // A signature takes longer than anything may wait.
-                outbox::flush();
-            }
-            let taken = ENCRYPTED.with_borrow_mut(|encrypted| {
-                let n = read(socket, encrypted)?;
-                Ok(self.take(encrypted.get(..n).unwrap_or_default(), out))
+            let taken = ENCRYPTED.with_borrow_mut(|encrypted| -> Poll<io::Result<usize>> {
+                let n = ready!(reads.poll(cx, socket, encrypted))?;
+                if !self.is_established {
+                    // A signature takes longer than anything may wait.
+                    outbox::flush();
+                }
+                let encrypted = encrypted.get(..n).unwrap_or_default();
+                Poll::Ready(Ok(self.take(encrypted, out)))
             });
-            match taken {
+            match ready!(taken) {
                 Ok(0) => {}
                 Err(e) if ErrorKind::WouldBlock == io::Error::kind(&e) => {}
                 Err(e) => return Poll::Ready(Err(self.failed(e))),

@@ -25,3 +25,4 @@ mod soak;
 mod splice;
 mod tls;
 mod transparency;
+mod urgent;
