@@ -7,13 +7,13 @@ use super::{
     shortcut::past_tcp,
 };
 
-/// The path `enrich`, with what every enriched flow gets: statistics by statement.
+/// The path `enrich`, with what every enriched flow gets: statistics by statement. It goes through the agent because a step may refuse something.
 pub const ENRICH: Ours = Ours {
     name: "enrich",
     at: Topology::Host,
-    about: "the agent carries the flow, decodes CQL and counts statements",
+    about: "the agent carries the flow, decodes CQL, counts statements, and `guard` looks whether one is to be refused",
     agent: "",
-    rule: "action = \"enrich\"",
+    rule: "action = \"enrich\"\npipeline = [{ transform = \"guard\", refuse = [\"ddl\", \"truncate\"] }]",
     introduces: false,
     carries: cql,
     outcome: "intercepted",
@@ -26,7 +26,7 @@ pub const ENRICH_SHORT: Ours = Ours {
     name: "enrich-short",
     about: "as enrich; what client and agent send each other skips TCP",
     agent: "# short legs",
-    rule: "action = \"enrich\"\nshortcut = \"client\"",
+    rule: "action = \"enrich\"\nshortcut = \"client\"\npipeline = [{ transform = \"guard\", refuse = [\"ddl\", \"truncate\"] }]",
     carries: |job: &Job| match sessions(job) {
         // `underpass_long_legs_total{reason="blocks"}` would count them.
         Ok(()) if job.blocks() => Err("connections of sockets that block are not short"),
@@ -41,7 +41,7 @@ pub const ENRICH_SHORT_BOTH: Ours = Ours {
     name: "enrich-short-both",
     about: "as enrich; what the agent exchanges with client and database skips TCP",
     agent: "# short legs on both sides",
-    rule: "action = \"enrich\"\nshortcut = true",
+    rule: "action = \"enrich\"\nshortcut = true\npipeline = [{ transform = \"guard\", refuse = [\"ddl\", \"truncate\"] }]",
     ..ENRICH_SHORT
 };
 
