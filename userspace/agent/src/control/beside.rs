@@ -1,8 +1,12 @@
 //! The host's own files, beside which the fleet's are put into force. **Invariant**: a mistake in the ones keeps no change of the others out of force.
 
 use policy_source::Fragments;
+use tokio::time::Instant;
 
-use super::{Control, own::Own};
+use super::{
+    Control,
+    own::{Failed, Own},
+};
 use crate::config::Sources;
 
 impl Control {
@@ -18,23 +22,30 @@ impl Control {
         self.told.in_force.borrow().sources.own()
     }
 
-    /// Tries files of the fleet beside those of the host, and then beside those of the host that are in force: a mistake in the others, or a key that these
-    /// name and that is away, is not the fleet's. The others stay refused.
+    /// Tries files of the fleet, once: beside those of the host, or, where these are refused, beside those of the host that are in force. A mistake in the
+    /// others, or a key that these name and that is away, is not the fleet's. The others stay refused until they are tried again, which is then at once.
     pub(super) fn try_beside(&mut self, own: &Own, offered: &Fragments) -> anyhow::Result<()> {
         let failed = self.failed.clone();
         let in_force = self.own_in_force();
-        let mut beside = &own.beside;
-        let mut tried = self.try_once(beside, offered);
-        if tried.is_err() && *beside != in_force && self.are_refused(own) {
-            let again = self.try_once(&in_force, offered);
-            if again.is_ok() {
-                beside = &in_force;
-                tried = again;
-            }
-        }
+        let fits = |own: &Sources| self.config.again(&own.clone().with(offered)).is_ok();
+        // What the fleet's files name may be in no others than the refused ones.
+        let takes_in_force = own.beside != in_force
+            && self.are_refused(own)
+            && (fits(&in_force) || !fits(&own.beside));
+        let beside = match takes_in_force {
+            true => &in_force,
+            false => &own.beside,
+        };
+        let tried = self.try_once(beside, offered);
         // Where they are not refused yet, they are about to be looked at.
-        if tried.is_ok() && failed.is_some() && own.read.as_ref() != Some(beside) {
-            self.note(failed);
+        if tried.is_ok()
+            && let Some(failed) = failed
+            && own.read.as_ref() != Some(beside)
+        {
+            self.note(Some(Failed {
+                again: Instant::now(),
+                ..failed
+            }));
             self.unreadable = own.read.is_none();
             if let Some(read) = &own.read {
                 self.sources = read.clone().with(offered);

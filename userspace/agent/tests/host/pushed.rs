@@ -46,6 +46,17 @@ fn fragments(action: &str) -> Fragments {
     Fragments::new(0, files.collect()).unwrap()
 }
 
+/// A mistake in a policy file.
+const NONSENSE: &str = "[nonsense]\n";
+
+/// A rule that writes to a journal.
+fn audits(name: &str, file: &str) -> String {
+    format!(
+        "[[rule]]\nname = \"{name}\"\nto = [\":9\"]\naction = \"enrich\"\nfail = \"open\"\n\
+         pipeline = [{{ transform = \"audit\", file = \"{file}\", full = \"drop\" }}]\n"
+    )
+}
+
 /// A host whose agent follows an etcd, and an operator there, whose connections no rule meets.
 struct Fleets {
     sandbox: Sandbox,
@@ -144,10 +155,11 @@ fn a_mistake_in_the_hosts_own_file_keeps_no_push_out_of_force() {
     let own = host.source(&etcd);
     let agent = host.agent(&own);
     let file_refused = || agent.metric("underpass_policy_file_refused").unwrap();
-    let audits = "[[rule]]\nname = \"own\"\nto = [\":9\"]\naction = \"enrich\"\nfail = \"open\"\n\
-                  pipeline = [{ transform = \"audit\", file = \"/nowhere/audit.log\", full = \"drop\" }]\n";
     // One that is wrong, and one that names what is not there.
-    for (mistake, action) in [("[nonsense]\n", "deny"), (audits, "bypass")] {
+    for (mistake, action) in [
+        (NONSENSE, "deny"),
+        (audits("own", "/nowhere/audit.log").as_str(), "bypass"),
+    ] {
         agent.write_policy(&(own.clone() + mistake)).unwrap();
         eventually("it is refused", || file_refused() == 1.0);
         let fragments = fragments(action);
@@ -164,5 +176,40 @@ fn a_mistake_in_the_hosts_own_file_keeps_no_push_out_of_force() {
         agent.write_policy(&own).unwrap();
         eventually("it is mended", || file_refused() == 0.0);
         assert_eq!(host.is_denied(), action == "deny");
+    }
+}
+
+/// It is tried once, beside the host's files that are in force.
+#[test]
+fn a_wrong_push_is_told_by_its_own_mistake_beside_a_mistake_in_the_hosts_own_file() {
+    let host = Fleets::new();
+    let etcd = Etcd::start(Some(&host.sandbox.netns), 1).unwrap();
+    let own = host.source(&etcd);
+    let agent = host.agent(&own);
+    let file_refused = || agent.metric("underpass_policy_file_refused").unwrap();
+    for (rule, mistake) in [
+        ("first", NONSENSE),
+        ("second", audits("own", "/nowhere/audit.log").as_str()),
+    ] {
+        agent.write_policy(&(own.clone() + mistake)).unwrap();
+        eventually("it is refused", || file_refused() == 1.0);
+        let wrong = Fragment {
+            name: "wrong.toml".to_owned(),
+            text: audits(rule, "/elsewhere/audit.log"),
+        };
+        let wrong = Fragments::new(0, vec![wrong]).unwrap();
+        let digest = wrong.digest();
+        host.asked(&etcd, Some(wrong));
+        let mut told = None;
+        eventually("it is told", || {
+            let mut statuses = host.asked(&etcd, None).into_iter();
+            told = statuses.find(|status| status.digest == digest);
+            told.is_some()
+        });
+        let why = told.and_then(|status| status.error).unwrap_or_default();
+        assert!(why.starts_with(&format!("rule {rule}: audit: ")), "{why}");
+        assert_eq!(file_refused(), 1.0);
+        agent.write_policy(&own).unwrap();
+        eventually("it is mended", || file_refused() == 0.0);
     }
 }
