@@ -1,13 +1,16 @@
 //! Rules that name databases, whose addresses a name server tells.
 
 use std::{
+    fs::{self, OpenOptions},
     io::{ErrorKind, Write as _},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    os::unix::fs::OpenOptionsExt,
     path::Path,
     process::Command,
 };
 
 use cql_node::{Node, NodeOptions};
+use nix::sys::{signal::Signal, stat::Mode};
 use sandbox::{
     Agent, Sandbox,
     dns::{NameServer, Told},
@@ -15,10 +18,14 @@ use sandbox::{
 
 use crate::{
     common::{BINARY, eventually, rule},
+    doors::audited,
     kubernetes::{clusters, played::Played, tenants},
 };
 
 const PORT: u16 = 9042;
+
+/// The names of users, which rules may say.
+const USERS: &str = "/etc/passwd";
 
 struct Host {
     sandbox: Sandbox,
@@ -51,7 +58,7 @@ impl Host {
         let databases = [1, 2, 3].map(listen).into();
         let folder = tempfile::tempdir().unwrap();
         let resolv_conf = format!("nameserver {}\noptions timeout:1 attempts:1\n", ip(53));
-        std::fs::write(folder.path().join("resolv.conf"), resolv_conf).unwrap();
+        fs::write(folder.path().join("resolv.conf"), resolv_conf).unwrap();
         Self {
             server: server.unwrap().unwrap(),
             databases,
@@ -61,13 +68,18 @@ impl Host {
     }
 
     fn agent(&self, policy: &str) -> Agent<'_> {
+        self.agent_by(BINARY, policy)
+    }
+
+    /// `command`: starts the agent, which is given the arguments behind it.
+    fn agent_by(&self, command: &str, policy: &str) -> Agent<'_> {
         let binary = self.folder.path().join("agent");
         let resolv_conf = self.folder.path().join("resolv.conf");
         let hooks = format!(
             "UNDERPASS_TEST_HOOKS=strict_calls=true,resolv_conf={}",
             resolv_conf.display()
         );
-        sandbox::program::switched(&binary, BINARY, &hooks).unwrap();
+        sandbox::program::switched(&binary, command, &hooks).unwrap();
         let (netns, cgroup) = (Some(&self.sandbox.netns), &self.sandbox.cgroup);
         Agent::start(&binary, netns, cgroup, "", policy).unwrap()
     }
@@ -223,6 +235,75 @@ fn an_object_stays_until_the_names_of_its_next_text_are_looked_up() {
         .unwrap();
     eventually("it is in force", || !host.is_denied(2));
     eventually("it is told", || state(&agent, "unknown") == 1.0);
+}
+
+/// The agent has a file of users of its own. While that is a pipe, a choice among objects waits for whoever writes into it.
+#[test]
+fn an_object_that_is_asked_for_again_is_looked_at_though_others_wait_for_their_names() {
+    let host = Host::new();
+    host.server.tell("db.shop", Told::Silence, 0);
+    let path = |name: &str| host.folder.path().join(name);
+    let (users, pipe, journal) = (path("passwd"), path("pipe"), path("own.log"));
+    fs::copy(USERS, &users).unwrap();
+    nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    let denies = |name: &str, to: &str, user: &str| {
+        let rule = format!(
+            r#"{{"name": "r", "action": "deny", "fail": "open", "to": ["{to}:9042"], "uid": [{user}]}}"#
+        );
+        clusters(name, &rule)
+    };
+    let late = denies("late", "10.9.0.3", "\"newcomer\"");
+    let before = [denies("all", "10.9.0.1", "0"), late.clone()];
+    let server = Played::start(&host.sandbox, host.folder.path(), [&before, &[]]);
+    let command = format!(
+        "unshare --mount sh -c 'mount --bind {} {USERS} && exec \"$0\" \"$@\"' {BINARY}",
+        users.display()
+    );
+    let policy = server.settings.clone() + &audited(&journal);
+    let agent = host.agent_by(&command, &policy);
+    let refused = || agent.metric("underpass_policy_source_refused").unwrap();
+    eventually("one is in force, and the other refused", || {
+        host.is_denied(1) && refused() == 1.0
+    });
+
+    let inside = |words: &[&str]| {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--target={}", agent.pid()));
+        let status = command.arg("--mount").args(words).status();
+        assert!(status.unwrap().success(), "{words:?}");
+    };
+    inside(&["mount", "--bind", pipe.to_str().unwrap(), USERS]);
+    let after = [denies("all", "db.shop", "\"root\""), late];
+    server.replace([&after, &[]]);
+    let mut writer = None;
+    eventually("the choice has begun", || {
+        let mut options = OpenOptions::new();
+        options.write(true).custom_flags(nix::libc::O_NONBLOCK);
+        // Before somebody reads, this fails.
+        writer = options.open(&pipe).ok();
+        writer.is_some()
+    });
+    let mut known = OpenOptions::new().append(true).open(&users).unwrap();
+    known
+        .write_all(b"newcomer:x:4242:4242::/:/bin/false\n")
+        .unwrap();
+    fs::remove_file(&journal).unwrap();
+    agent.signal(Signal::SIGHUP).unwrap();
+    eventually("it is asked for again", || journal.exists());
+    inside(&["umount", "--lazy", USERS]);
+    let mut writer = writer.unwrap();
+    writer.write_all(b"root:x:0:0::/:/bin/sh\n").unwrap();
+    drop(writer);
+
+    eventually("those that were chosen wait", || {
+        host.server.asked("db.shop") > 0
+    });
+    host.server.tell("db.shop", Told::Addresses(vec![ip(2)]), 0);
+    eventually("the next text is in force", || host.is_denied(2));
+    eventually("the other is, too", || {
+        agent.get("/config").unwrap().contains("\"late.r\"")
+    });
+    eventually("none is refused", || refused() == 0.0);
 }
 
 /// Nodes of a cluster at the same port of other addresses, as a database has them that tells of no ports.
