@@ -5,10 +5,14 @@
 //!   statement for the cache.
 //! - `envelope`: the key under which an answer is kept, and the layout of what is kept. `known`:
 //!   the memory between two frames.
-//! - `store`: the jobs that are handed to the thread that asks Redis; `connection`, `resp`: that
-//!   thread's work.
+//! - `store`: the jobs that are handed to the thread that asks Redis; `connection`: that thread's work; `dialogue`, `resp`: the
+//!   commands, and the meaning of replies.
+//! - `by_hand`: the step for whoever carries these bytes himself, as a test does.
 
+#[cfg(feature = "by-hand")]
+mod by_hand;
 mod connection;
+mod dialogue;
 mod envelope;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
@@ -21,6 +25,8 @@ mod store;
 
 use std::sync::{Arc, OnceLock};
 
+#[cfg(feature = "by-hand")]
+pub use by_hand::ByHand;
 use cql::{Consistency, Opcode};
 use cql_edit::{
     Caller, Error, Outcome, Refused, Request, Response, Statement, Transform, Unpaired,

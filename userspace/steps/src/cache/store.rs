@@ -132,19 +132,11 @@ impl Caches {
             shared.rule == *rule && shared.settings == *settings && shared.login == login
         };
         self.open.one(is_same, |dials| {
+            let counters = self.metrics.of(rule.as_str());
             Store::start(Shared {
-                rule: rule.clone(),
-                settings: settings.clone(),
                 login: login.clone(),
-                counters: self.metrics.of(rule.as_str()),
-                known: Known::default(),
                 dials,
-                is_up: AtomicBool::new(false),
-                // Nobody has seen the writes before now.
-                dirty: AtomicU32::new(settings.tables.all().0),
-                dirtied: Notify::new(),
-                asked: Arc::new(Semaphore::new(MAX_ASKED)),
-                storing: Arc::new(Semaphore::new(MAX_STORING_BYTES)),
+                ..Shared::new(rule, settings, counters)
             })
         })
     }
@@ -158,6 +150,13 @@ impl Store {
             connection::run(&of_thread, taken).await;
         })?;
         Ok(Self { shared, jobs })
+    }
+
+    /// Makes a store whose jobs somebody else takes.
+    #[cfg(feature = "by-hand")]
+    pub(super) fn of(shared: Arc<Shared>) -> (Self, mpsc::UnboundedReceiver<Job>) {
+        let (jobs, taken) = mpsc::unbounded_channel();
+        (Self { shared, jobs }, taken)
     }
 
     /// Looks an answer up, if Redis is up and not too much waits. `park`: takes a slot for the read
@@ -220,6 +219,24 @@ impl Store {
 }
 
 impl Shared {
+    /// Makes the state of a store that logs in nowhere, and has nothing to connect by.
+    pub(super) fn new(rule: &RuleName, settings: &Checked, counters: Counters) -> Self {
+        Self {
+            rule: rule.clone(),
+            settings: settings.clone(),
+            login: None,
+            counters,
+            known: Known::default(),
+            dials: Dials::default(),
+            is_up: AtomicBool::new(false),
+            // Nobody has seen the writes before now.
+            dirty: AtomicU32::new(settings.tables.all().0),
+            dirtied: Notify::new(),
+            asked: Arc::new(Semaphore::new(MAX_ASKED)),
+            storing: Arc::new(Semaphore::new(MAX_STORING_BYTES)),
+        }
+    }
+
     /// Returns the prefix of every key: the settings' or the rule's.
     pub(super) fn prefix(&self) -> String {
         match &self.settings.prefix {
