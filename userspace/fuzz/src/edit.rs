@@ -4,12 +4,12 @@
 //! change nothing leave every byte as it was; the same goes on however it is cut; and what goes on can be
 //! read as far as what came could.
 
+use self::steps::{Later, STEPS, Steps};
 use super::ignore::Ignore;
 use super::memory::most_held;
 use super::script::{Compression, Run, Script, frame, lz4_segment, segment, startup};
 use cql_edit::{Caller, Editor, Unreadable};
 use std::sync::Arc;
-use steps::{Later, STEPS, Steps};
 
 mod steps;
 

@@ -25,6 +25,7 @@ mod position;
 mod script;
 mod statement;
 mod tap;
+mod vault;
 
 pub use capture_file::file as capture;
 pub use capture_request::request;

@@ -12,6 +12,12 @@ use crate::paths;
 /// Processor time that all targets are to have had together.
 const GOAL_HOURS: f64 = 24.0;
 
+/// The steps that `pipeline` holds against its two databases.
+const STEPS: &str = "`pipeline` drives the transforms but `null`, and `cache`, `coalesce`, `protect` and `mirror`; a test of its crate does \
+    so with inputs at random, too. `cache` has a Redis in memory, whose replies come when the input says, or get lost. The cluster of \
+    `mirror` is away: what it answers is for tests with two databases. `fold` is not driven: it takes several flows, and connections \
+    of a worker's own.";
+
 /// Where the page is.
 pub fn path() -> PathBuf {
     paths::root().join("docs/fuzzing.md")
@@ -48,7 +54,7 @@ pub fn page(results: &Results) -> io::Result<String> {
         );
     }
     let findings = fs::read_to_string(super::home().join("findings.md"))?;
-    let _ = write!(page, "\n## Findings\n\n{findings}");
+    let _ = write!(page, "\n## Steps\n\n{STEPS}\n\n## Findings\n\n{findings}");
     Ok(page)
 }
 

@@ -179,7 +179,7 @@ fn a_mistake_in_the_hosts_own_file_keeps_no_push_out_of_force() {
     }
 }
 
-/// It is tried once, beside the host's files that are in force.
+/// The push is tried once, beside the host's files that are in force.
 #[test]
 fn a_wrong_push_is_told_by_its_own_mistake_beside_a_mistake_in_the_hosts_own_file() {
     let host = Fleets::new();

@@ -1,14 +1,14 @@
 //! The pipelines through which the editor's input goes.
 
 use cql::Opcode;
-use cql_edit::protect::{Columns, Failures, Fate, KEY_BYTES, KeySet, NONCE_BYTES, Protect, Vault};
 use cql_edit::transforms::TransformSettings;
 use cql_edit::{
     Caller, CompletionSink, Error, Outcome, Pipeline, Refused, Request, Resolution, Response,
     Ticket, Transform,
 };
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+
+use crate::vault::protect;
 
 /// A pipeline, and the properties that hold for it.
 pub struct Steps {
@@ -37,7 +37,7 @@ pub const STEPS: [Steps; 5] = [
     },
     // Whichever values are encrypted, each has a nonce of its own.
     Steps {
-        make: |_| Arc::from([protect()]),
+        make: |_| Arc::from([protect(&[("ks.t", &["v", "w"])])]),
         changes: true,
         repeats: true,
     },
@@ -170,38 +170,4 @@ impl Transform for Waits {
         self.0.waits(number / 16, ticket);
         false
     }
-}
-
-/// Nonces that are counted: what is encrypted is the same in each run.
-#[derive(Debug, Default)]
-struct Counted(Mutex<u64>);
-
-impl Vault for Counted {
-    fn keys(&self) -> Option<Arc<KeySet>> {
-        let keys = [("k".to_owned(), [0x42; KEY_BYTES].into())];
-        KeySet::new("k", keys).ok().map(Arc::new)
-    }
-
-    fn nonce(&self) -> Option<[u8; NONCE_BYTES]> {
-        let mut count = self.0.lock().unwrap();
-        *count += 1;
-        let mut nonce = [0; NONCE_BYTES];
-        nonce[..8].copy_from_slice(&count.to_be_bytes());
-        Some(nonce)
-    }
-
-    fn misses(&self, _: &str) {}
-
-    fn count(&self, _: Fate, _: u64) {}
-}
-
-fn protect() -> Arc<dyn Transform> {
-    let columns = vec!["v".to_owned(), "w".to_owned()];
-    let columns = Columns::new(&HashMap::from([("ks.t".to_owned(), columns)]));
-    let failures = Failures {
-        unencrypted_passes: false,
-        keyless_passes: false,
-    };
-    let columns = columns.expect("two columns of a table");
-    Arc::new(Protect::new(columns, failures, Arc::<Counted>::default()))
 }

@@ -1,6 +1,10 @@
 //! Requests that an input chooses.
 
-use super::{answers::Answer, steps::Steps};
+use super::{
+    answers::Answer,
+    statements::{HIDDEN, Known, Made, made, write},
+    steps::Steps,
+};
 use crate::script::frame;
 
 const QUERY: u8 = 0x07;
@@ -14,6 +18,9 @@ const PAGE_SIZE: u8 = 0x04;
 /// Statements that can be prepared at once.
 const MAX_PREPARED: usize = 6;
 
+/// Fewer, where it matters that they are executed.
+const FEW_PREPARED: usize = 2;
+
 /// Choices: the bytes of an input, one after the other.
 pub struct Choices<'d>(pub &'d [u8]);
 
@@ -25,11 +32,13 @@ impl<'d> Choices<'d> {
         Some(*first)
     }
 
-    fn of(&mut self, n: u8) -> u8 {
+    /// One of so many.
+    pub fn of(&mut self, n: u8) -> u8 {
         self.next_byte().unwrap_or(0) % n
     }
 
-    fn text(&mut self) -> String {
+    /// A text.
+    pub fn text(&mut self) -> String {
         let length = usize::from(self.next_byte().unwrap_or(0)).min(self.0.len());
         let (text, rest) = self.0.split_at(length);
         self.0 = rest;
@@ -69,6 +78,12 @@ pub struct Request {
     pub in_list: usize,
     /// Statements of a batch.
     pub batched: usize,
+    /// Whether it changes rows. None: the text is the input's own.
+    pub writes: Option<bool>,
+    /// Whether it is a SELECT, which may be asked again.
+    pub reads: bool,
+    /// The statement that is prepared.
+    prepares: Option<Known>,
 }
 
 /// The ids of a statement, and of its result's metadata.
@@ -78,6 +93,7 @@ pub type Prepared = (Vec<u8>, Vec<u8>);
 #[derive(Default)]
 pub struct Ids {
     prepared: [Option<Prepared>; MAX_PREPARED],
+    known: [Known; MAX_PREPARED],
 }
 
 impl Ids {
@@ -92,6 +108,7 @@ impl Ids {
             };
             if let (Some(slot), Some(ids)) = (slot, answer.ids(version)) {
                 *slot = Some(ids);
+                self.known[request.slot] = request.prepares.clone().unwrap_or_default();
             }
         }
     }
@@ -100,74 +117,96 @@ impl Ids {
 /// The statements of a client.
 #[derive(Default)]
 pub struct Statements {
-    /// Prepared statements: whether each is free, and how many values it takes.
-    prepared: [Option<(bool, usize)>; MAX_PREPARED],
-}
-
-/// A statement with its values.
-struct Made {
-    text: String,
-    values: Vec<Vec<u8>>,
-    is_free: bool,
-    is_ddl: bool,
-    of_u: bool,
-    in_list: usize,
+    /// Statements that were prepared last, whether or not they could be.
+    prepared: [Known; MAX_PREPARED],
 }
 
 impl Statements {
     /// The next request.
-    pub fn request(&mut self, choices: &mut Choices<'_>, ids: &Ids, plain: &Ids) -> Request {
+    pub fn request(
+        &mut self,
+        choices: &mut Choices<'_>,
+        [ids, plain]: [&Ids; 2],
+        steps: &Steps,
+    ) -> Request {
+        // What steps may merge, or have read before, has to be alike.
+        let (slots, consistencies, executes) = match steps.ask() {
+            true => (FEW_PREPARED, 2, 1..6),
+            false => (MAX_PREPARED, 6, 1..3),
+        };
         let mut request = Request {
             kind: Kind::Query,
             texts: Vec::new(),
             values: Vec::new(),
-            slot: usize::from(choices.of(MAX_PREPARED as u8)),
+            slot: usize::from(choices.of(slots as u8)),
             ids: None,
             page_size: None,
-            consistency: 1 + u16::from(choices.of(6)),
+            consistency: 1 + u16::from(choices.of(consistencies)),
             is_free: false,
             is_ddl: false,
             of_u: false,
             in_list: 0,
             batched: 0,
+            writes: Some(false),
+            prepares: None,
+            reads: false,
         };
-        let both = [&ids.prepared, &plain.prepared].map(|ids| ids[request.slot].clone());
-        match choices.of(8) {
-            0 => {
+        let slot = request.slot;
+        let both = [ids, plain].map(|ids| ids.prepared[slot].clone());
+        let chosen = choices.of(8);
+        match (chosen, both) {
+            (0, _) => {
                 request.kind = Kind::Prepare;
-                let made = made(choices, true);
-                self.prepared[request.slot] = Some((made.is_free, made.values.len()));
+                let made = made(choices, true, steps);
+                self.prepared[slot] = made.known.clone();
+                request.prepares = Some(made.known.clone());
                 request.add(Made {
                     values: Vec::new(),
                     ..made
                 });
             }
-            1 | 2 if let [Some(behind), Some(plain)] = both => {
+            (_, [Some(behind), Some(plain)]) if executes.contains(&chosen) => {
                 request.kind = Kind::Execute;
-                let values = self.prepared[request.slot].map_or(0, |(_, values)| values);
-                let value =
-                    |choices: &mut Choices<'_>| i32::from(choices.of(4)).to_be_bytes().to_vec();
-                request
-                    .values
-                    .push((0..values).map(|_| value(choices)).collect());
+                let known = match steps.ask() {
+                    true => &ids.known[slot],
+                    // The values may be those of another statement than the one that could be prepared.
+                    false => &self.prepared[slot],
+                };
+                request.is_free = steps.ask() && known.is_free;
+                request.writes = known.writes;
+                request.reads = known.reads;
+                let values = known.values.iter().map(|is_text| value(choices, *is_text));
+                request.values.push(values.collect());
                 request.ids = Some([behind, plain]);
                 request.page_size = page_size(choices);
             }
-            3 => {
+            (3, _) => {
                 request.kind = Kind::Batch;
+                request.writes = Some(true);
                 for _ in 0..=choices.of(4) {
-                    let made = write(choices, false);
+                    let made = write(choices, false).hidden(steps);
                     request.add(made);
                     request.batched += 1;
                 }
             }
             _ => {
-                let made = made(choices, false);
+                let made = made(choices, false, steps);
+                request.writes = made.known.writes;
+                request.reads = made.known.reads;
                 request.add(made);
                 request.page_size = page_size(choices);
             }
         }
         request
+    }
+}
+
+/// A value that is bound.
+fn value(choices: &mut Choices<'_>, is_text: bool) -> Vec<u8> {
+    let number = choices.of(4);
+    match is_text {
+        true => format!("{HIDDEN}{number}").into_bytes(),
+        false => i32::from(number).to_be_bytes().to_vec(),
     }
 }
 
@@ -178,137 +217,6 @@ fn page_size(choices: &mut Choices<'_>) -> Option<i32> {
     }
 }
 
-/// A name as clients write it.
-fn table(choices: &mut Choices<'_>) -> (&'static str, bool) {
-    match choices.of(8) {
-        0 => ("ks.u", true),
-        1 => ("\"ks\".\"u\"", true),
-        2 => ("KS.T", false),
-        3 => ("ks . t", false),
-        4 => ("\"ks\".t", false),
-        5 => ("ks/* ks.u */.t", false),
-        _ => ("ks.t", false),
-    }
-}
-
-fn made(choices: &mut Choices<'_>, is_bound: bool) -> Made {
-    match choices.of(8) {
-        0..3 => select(choices, is_bound),
-        3..6 => write(choices, is_bound),
-        6 => {
-            let texts = [
-                ("TRUNCATE ks.t", true),
-                ("CREATE TABLE ks.n (a int PRIMARY KEY)", true),
-                ("DROP TABLE ks.n", true),
-                ("SELECT release_version FROM system.local", false),
-                ("USE ks", false),
-            ];
-            let (text, is_ddl) = texts[usize::from(choices.of(5))];
-            Made {
-                text: text.to_owned(),
-                values: Vec::new(),
-                is_free: false,
-                is_ddl,
-                of_u: false,
-                in_list: 0,
-            }
-        }
-        _ => Made {
-            text: own_text(choices),
-            values: Vec::new(),
-            is_free: true,
-            is_ddl: false,
-            of_u: false,
-            in_list: 0,
-        },
-    }
-}
-
-/// A text of the input's own, unless it names the keyspace by the name that only the database should know.
-fn own_text(choices: &mut Choices<'_>) -> String {
-    let text = choices.text();
-    match text.to_ascii_lowercase().contains("other") {
-        true => String::new(),
-        false => text,
-    }
-}
-
-/// A number in the text, or one that is bound.
-fn number(choices: &mut Choices<'_>, is_bound: bool, values: &mut Vec<Vec<u8>>) -> String {
-    let number = i32::from(choices.of(4));
-    match is_bound && choices.of(2) == 0 {
-        true => {
-            values.push(number.to_be_bytes().to_vec());
-            "?".to_owned()
-        }
-        false => number.to_string(),
-    }
-}
-
-fn select(choices: &mut Choices<'_>, is_bound: bool) -> Made {
-    let (table, of_u) = table(choices);
-    let mut values = Vec::new();
-    let mut number = |choices: &mut Choices<'_>| number(choices, is_bound, &mut values);
-    let columns = ["*", "a", "v, a", "count(*)", "a AS x"][usize::from(choices.of(5))];
-    let mut text = format!("SELECT {columns} FROM {table}");
-    let mut in_list = 0;
-    match choices.of(4) {
-        0 => {}
-        1 => text += &format!(" WHERE a = {}", number(choices)),
-        2 => {
-            in_list = 1 + usize::from(choices.of(4));
-            let list: Vec<_> = (0..in_list).map(|_| number(choices)).collect();
-            text += &format!(" WHERE a IN ({})", list.join(", "));
-        }
-        _ => text += &format!(" WHERE a = {} AND b > {}", number(choices), number(choices)),
-    }
-    if choices.of(4) == 0 {
-        text += &format!(" LIMIT {}", 1 + choices.of(4));
-    }
-    Made {
-        text,
-        values,
-        is_free: false,
-        is_ddl: false,
-        of_u,
-        in_list,
-    }
-}
-
-fn write(choices: &mut Choices<'_>, is_bound: bool) -> Made {
-    let (table, of_u) = table(choices);
-    let mut values = Vec::new();
-    let mut number = |choices: &mut Choices<'_>| number(choices, is_bound, &mut values);
-    let using = ["", " USING TTL 7200", " USING TIMESTAMP 5"][usize::from(choices.of(3))];
-    let text = match (choices.of(3), of_u) {
-        (0, true) => format!(
-            "INSERT INTO {table} (a, v) VALUES ({}, 'x'){using}",
-            number(choices)
-        ),
-        (0, false) => {
-            let [a, b, w] = [0; 3].map(|_| number(choices));
-            format!("INSERT INTO {table} (a, b, v, w) VALUES ({a}, {b}, 'it''s ks.t', {w}){using}")
-        }
-        (1, true) => format!(
-            "UPDATE {table}{using} SET v = 'y' WHERE a = {}",
-            number(choices)
-        ),
-        (1, false) => {
-            let [w, a, b] = [0; 3].map(|_| number(choices));
-            format!("UPDATE {table}{using} SET w = {w} WHERE a = {a} AND b = {b}")
-        }
-        _ => format!("DELETE FROM {table} WHERE a = {}", number(choices)),
-    };
-    Made {
-        text,
-        values,
-        is_free: false,
-        is_ddl: false,
-        of_u,
-        in_list: 0,
-    }
-}
-
 impl Request {
     /// Whether a USE is prepared that is not the input's own.
     pub fn is_prepared_use(&self) -> bool {
@@ -316,10 +224,15 @@ impl Request {
         self.kind == Kind::Prepare && is_use && !self.is_free
     }
 
+    /// Whether a value is in its text that may be encrypted.
+    pub fn has_hidden_text(&self) -> bool {
+        self.texts.iter().any(|text| text.contains(HIDDEN))
+    }
+
     fn add(&mut self, made: Made) {
         self.texts.push(made.text);
         self.values.push(made.values);
-        self.is_free |= made.is_free;
+        self.is_free |= made.known.is_free;
         self.is_ddl |= made.is_ddl;
         self.of_u |= made.of_u;
         self.in_list = self.in_list.max(made.in_list);

@@ -1,14 +1,20 @@
 //! The pipelines, and what their pages say that they do.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
-use cql_edit::{Pipeline, transforms::TransformSettings};
+use cql_edit::{Pipeline, Transform, transforms::TransformSettings};
+use steps::cache::ByHand;
 
-use super::requests::{Kind, Request};
+use super::{
+    effects::{self, Asks},
+    requests::{Kind, Request},
+};
 
 /// A pipeline, and its written effects.
 pub struct Steps {
     settings: &'static [&'static str],
+    /// The steps behind these that ask somebody outside, or for keys.
+    asks: &'static [Asks],
     /// The clients' keyspace has another name in the database.
     renamed: bool,
     /// The page size that a client gets at most.
@@ -19,12 +25,14 @@ pub struct Steps {
 
 impl fmt::Debug for Steps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.settings.fmt(f)
+        let mut steps = f.debug_tuple("Steps");
+        steps.field(&self.settings).field(&self.asks).finish()
     }
 }
 
 const NONE: Steps = Steps {
     settings: &[],
+    asks: &[],
     renamed: false,
     at_most: None,
     refuses: |_| Some(false),
@@ -41,7 +49,7 @@ const CAPS: &str =
 const THROTTLE: &str = "transform = \"throttle\"\nrate = 10\nburst = 3\nmode = \"overloaded\"";
 
 /// All of them.
-pub const PIPELINES: [Steps; 8] = [
+pub const PIPELINES: [Steps; 16] = [
     NONE,
     Steps {
         settings: &[TAG, CONSISTENCY, TRACING],
@@ -68,6 +76,7 @@ pub const PIPELINES: [Steps; 8] = [
         renamed: true,
         at_most: Some(2),
         refuses: guarded,
+        ..NONE
     },
     Steps {
         settings: &[CAPS, CONSISTENCY],
@@ -83,7 +92,52 @@ pub const PIPELINES: [Steps; 8] = [
         },
         ..NONE
     },
+    Steps {
+        asks: &[Asks::Redis],
+        ..NONE
+    },
+    Steps {
+        asks: &[Asks::Others],
+        ..NONE
+    },
+    Steps {
+        settings: &[CONSISTENCY],
+        asks: &[Asks::Others, Asks::Redis],
+        ..NONE
+    },
+    Steps {
+        asks: &[Asks::Keys],
+        refuses: protected,
+        ..NONE
+    },
+    Steps {
+        settings: &[GUARD],
+        asks: &[Asks::Keys, Asks::Others],
+        refuses: |request| match (guarded(request), protected(request)) {
+            (Some(true), _) | (_, Some(true)) => Some(true),
+            (Some(false), Some(false)) => Some(false),
+            _ => None,
+        },
+        ..NONE
+    },
+    Steps {
+        asks: &[Asks::Mirror(
+            "what = [\"reads\", \"writes\"]\ncompare = true",
+        )],
+        ..NONE
+    },
+    Steps {
+        asks: &[Asks::Mirror("dual_write = true")],
+        ..NONE
+    },
+    Steps {
+        asks: &[Asks::Mirror(STRICT)],
+        ..NONE
+    },
 ];
+
+/// Writes that the mirror does not have are told as writes that one of two databases has.
+const STRICT: &str = "dual_write = true\non_failure = \"error\"";
 
 /// The guard's page on a request: whether it is refused.
 fn guarded(request: &Request) -> Option<bool> {
@@ -97,19 +151,60 @@ fn guarded(request: &Request) -> Option<bool> {
     }
 }
 
+/// The page of `protect`: a PREPARE with a value of such a column in its text is refused, and so is one of USE.
+fn protected(request: &Request) -> Option<bool> {
+    match (request.is_free, request.kind) {
+        (true, _) => None,
+        (false, Kind::Prepare) => Some(request.is_prepared_use() || request.has_hidden_text()),
+        (false, _) => Some(false),
+    }
+}
+
 /// The page of `rewrite`: a text that it does not understand is refused.
 fn rewritten(request: &Request) -> Option<bool> {
     (!request.is_free).then_some(false)
 }
 
 impl Steps {
-    /// Builds the steps.
-    pub fn pipeline(&self) -> Pipeline {
+    /// Builds the steps, and the way to the Redis of one of them.
+    pub fn pipeline(&self) -> (Pipeline, Option<ByHand>) {
         let step = |text: &&str| {
             let settings: TransformSettings = toml::from_str(text).expect(text);
             settings.build().expect(text)
         };
-        self.settings.iter().map(step).collect()
+        let mut steps: Vec<Arc<dyn Transform>> = self.settings.iter().map(step).collect();
+        let mut by_hand = None;
+        for asks in self.asks {
+            let (step, way) = effects::build(asks);
+            steps.push(step);
+            by_hand = by_hand.or(way);
+        }
+        (steps.into(), by_hand)
+    }
+
+    /// Whether a step asks somebody outside, or for keys.
+    pub fn ask(&self) -> bool {
+        !self.asks.is_empty()
+    }
+
+    /// Whether reads may be answered from what was read before.
+    pub fn caches(&self) -> bool {
+        self.asks.contains(&Asks::Redis)
+    }
+
+    /// Whether a write may wait for others.
+    pub fn merges(&self) -> bool {
+        self.asks.contains(&Asks::Others)
+    }
+
+    /// Whether columns are encrypted.
+    pub fn hides(&self) -> bool {
+        self.asks.contains(&Asks::Keys)
+    }
+
+    /// Whether a client is told of each write that only its own database has it.
+    pub fn is_strict(&self) -> bool {
+        self.asks.contains(&Asks::Mirror(STRICT))
     }
 
     /// The schema of the database behind them.
