@@ -109,7 +109,7 @@ fn drive(steps: &Steps, version: u8, input: &[u8]) -> Done {
         if outside & HOLDS == 0 {
             behind.hear_all();
         }
-        if outside & FALLS_DUE != 0 {
+        if outside & FALLS_DUE != 0 && steps.merges() {
             behind.fall_due();
         }
         let may_refuse = steps.refuses(&request);
