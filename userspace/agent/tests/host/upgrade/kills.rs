@@ -113,7 +113,7 @@ fn an_agent_that_is_told_to_stop_while_another_one_takes_over_leaves_it_the_conn
 fn an_agent_that_is_told_to_stop_before_it_has_taken_over_leaves_the_other_one_the_connections() {
     let host = Host::new();
     let mut agent = host.agent("");
-    let said = super::refusal(&mut agent, "told_at=attached");
+    let said = refusal(&mut agent, "told_at=attached");
     assert!(
         said.contains("SIGTERM has come before it has taken over"),
         "{said}"
