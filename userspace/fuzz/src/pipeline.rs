@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     /// Inputs for each pipeline, and the bytes of each: more than its requests take.
-    const INPUTS: usize = 80;
+    const INPUTS: usize = 300;
     const INPUT_BYTES: usize = 1024;
 
     /// Now and then a step has to do its work, or the inputs show nothing of it.

@@ -145,9 +145,13 @@ fn guarded(request: &Request) -> Option<bool> {
     match (request.is_free, request.kind) {
         (true, _) => None,
         (false, Kind::Execute) => Some(false),
-        (false, _) => {
-            Some(request.is_ddl || request.of_u || request.in_list > 2 || request.batched > 2)
-        }
+        (false, _) => Some(
+            request.is_ddl
+                || request.of_u
+                || request.in_list > 2
+                || request.batched > 2
+                || request.is_prepared_use(),
+        ),
     }
 }
 
