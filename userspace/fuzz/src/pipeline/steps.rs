@@ -86,10 +86,8 @@ pub const PIPELINES: [Steps; 16] = [
     Steps {
         settings: &[THROTTLE, RENAMES],
         renamed: true,
-        refuses: |request| match request.kind {
-            Kind::Prepare => rewritten(request),
-            _ => None,
-        },
+        // Whether there is a token; a PREPARE takes one, too.
+        refuses: |_| None,
         ..NONE
     },
     Steps {
