@@ -167,7 +167,7 @@ fn drive(steps: &Steps, version: u8, input: &[u8]) -> Done {
     behind.done
 }
 
-/// The other database, and its client.
+/// A database behind no steps, and its client.
 struct Plain {
     database: Database,
     answers: Answers,

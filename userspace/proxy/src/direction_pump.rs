@@ -28,7 +28,7 @@ use super::{
 };
 
 /// The most bytes of a direction that are read in one turn of its flow, and less than a chunk more: so long the other flows of
-/// the worker wait. Copied they take some 0.1 ms, and 1 ms where TLS ends on both sides.
+/// the worker wait. By reckoning that is some 0.1 ms where they are copied, and 1 ms where TLS ends on both sides.
 const TURN_BYTES: usize = 512 * 1024;
 
 /// The pause before a read is repeated when an end came before bytes that the kernel still has for

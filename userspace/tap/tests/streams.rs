@@ -194,7 +194,7 @@ struct Network {
     loses: usize,
     /// The kernel says that copies were lost.
     says_so: bool,
-    /// What is sent at once does not come in one packet.
+    /// Bytes that are sent at once come in several packets.
     cuts: bool,
 }
 
@@ -303,7 +303,7 @@ impl Side {
 /// A conversation that is decoded inline and from copies.
 struct Case {
     version: u8,
-    /// Of segments.
+    /// Compression of segments.
     compression: Compression,
     network: Network,
     dice: Dice,
