@@ -30,7 +30,7 @@ fn through_cache() {
 
 #[test]
 fn the_suite_is_told_of_copies() {
-    if let Some(program) = skip::provided("scylla::go::is_told_of_copies", PROGRAM) {
+    if let Some(program) = skip::provided("scylla::go::the_suite_is_told_of_copies", PROGRAM) {
         super::told_of_copies(|server, cgroup| runs(&program, server, Some(cgroup), [1, 0]));
     }
 }
