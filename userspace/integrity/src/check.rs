@@ -177,11 +177,11 @@ impl Checker {
     /// The first place in what is astray where this stream goes on: how many bytes are skipped,
     /// and the position there.
     fn own(&mut self) -> Option<(usize, u64)> {
-        let stream = self.content.stream();
+        let (content, total) = (&mut self.content, self.total);
         let unsearched = self.astray.get(self.searched..).unwrap_or_default();
         let (further, mut position) = words(unsearched).find_map(|(further, origin)| {
-            let position = stream.position(origin)?;
-            (position + WORD as u64 <= self.total).then_some((further, position))
+            let position = content.place(origin)?;
+            (position + WORD as u64 <= total).then_some((further, position))
         })?;
         let mut skipped = self.searched + further;
         // The word is found; bytes before it may be of the stream as well.

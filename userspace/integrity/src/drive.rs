@@ -120,6 +120,7 @@ impl<'a> Run<'a> {
             steady: plan.steady,
             may_be_cut: plan.may_be_cut,
             cql: plan.cql.is_some(),
+            is_edited: plan.cql.as_ref().is_some_and(|cql| cql.is_edited),
         };
         Self {
             plan,

@@ -71,6 +71,10 @@ impl Turn {
 
     /// How many bytes come whether or not this end sends any more.
     pub(super) fn promised(&self, script: &Script, side: Side) -> u64 {
+        // Whoever edits them may hold back all but whole frames.
+        if script.hello.is_edited {
+            return 0;
+        }
         let total = script.total(side.receives());
         let pace = script.end(side.other()).pace;
         let all = pace.allowance(total, self.sent, self.shut);
@@ -85,7 +89,7 @@ impl Turn {
 
     /// Whether the direction has come to its end, and may be ended.
     pub(super) fn may_shut(&self, script: &Script, side: Side) -> bool {
-        let all = self.received >= script.total(side.receives());
+        let all = self.received >= script.arrives(side.receives()).bytes;
         self.sent == script.total(side.sends())
             && match script.end(side).shut {
                 Shut::AtOnce => true,
@@ -175,6 +179,10 @@ fn conclude(end: End, over: Over, notes: &Notes) {
         Direction::Up => part.bytes_up = right,
         Direction::Down => part.bytes_down = right,
     }
+    let arrives = script.arrives(side.receives());
+    if right == arrives.bytes {
+        part.edited_frames = arrives.edited_frames;
+    }
     if let Some(corruption) = verdict(&script, side, &watch, receiver, over) {
         part.corrupt(corruption);
     }
@@ -209,7 +217,7 @@ fn verdict(
         });
         wrong.breaks.push(format!(
             "{error} after {received} of {} bytes",
-            script.total(side.receives())
+            script.arrives(side.receives()).bytes
         ));
     }
     Some(Corruption {

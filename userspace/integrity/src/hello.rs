@@ -37,6 +37,8 @@ pub(super) struct Hello {
     /// An end at any byte is as good as any.
     pub(super) may_be_cut: bool,
     pub(super) cql: bool,
+    /// Somebody edits the frames on their way.
+    pub(super) is_edited: bool,
 }
 
 impl Hello {
@@ -44,7 +46,8 @@ impl Hello {
         let flags = u64::from(self.cql)
             | u64::from(self.purpose == Purpose::Findings) << 1
             | u64::from(self.steady) << 2
-            | u64::from(self.may_be_cut) << 3;
+            | u64::from(self.may_be_cut) << 3
+            | u64::from(self.is_edited) << 4;
         let numbers = [
             flags,
             self.run,
@@ -102,6 +105,7 @@ impl Hello {
             steady: flags & 4 != 0,
             may_be_cut: flags & 8 != 0,
             cql: flags & 1 != 0,
+            is_edited: flags & 16 != 0,
         })
     }
 }
@@ -125,6 +129,7 @@ mod tests {
             steady: true,
             may_be_cut: true,
             cql: true,
+            is_edited: true,
         };
         let mut bytes = hello.encode();
         assert_eq!(bytes.len(), HELLO);

@@ -15,16 +15,19 @@
 //! 4. `check`: what came, against what should have; `watch`: whether anything comes at all.
 //! 5. `report`: all of it; the server's part is fetched over a connection of its own.
 //!
-//! `child` plays an end that is killed.
+//! `child` plays an end that is killed. `contents`, `front`: frames that somebody edits on their way, and what arrives
+//! of them.
 
 mod behaviour;
 mod check;
 mod child;
+mod contents;
 mod dice;
 mod drive;
 mod end;
 mod events;
 mod frames;
+mod front;
 mod handshake;
 mod hello;
 mod notes;
@@ -45,6 +48,7 @@ pub use behaviour::{Choices, Reading, Shape, Waiting, Writing};
 pub use check::Wrong;
 pub use child::child;
 pub use drive::{drive, drive_while};
+pub use front::{CLIENTS_KEYSPACE, SERVERS_KEYSPACE};
 pub use plan::{Cql, Helper, Plan};
 pub use report::{Corruption, Hang, Kind, Report, Side};
 pub use server::{Options, Server, listen};

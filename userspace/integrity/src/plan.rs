@@ -83,6 +83,9 @@ pub struct Cql {
     pub keyspace: Option<String>,
     /// User and password, in case the server asks.
     pub credentials: Option<(String, String)>,
+    /// Whether somebody on the way has the server see [`super::SERVERS_KEYSPACE`] in place of
+    /// [`super::CLIENTS_KEYSPACE`], and clients the other one: then frames name it, and come as that edit makes them.
+    pub is_edited: bool,
 }
 
 impl Default for Cql {
@@ -93,6 +96,7 @@ impl Default for Cql {
             application: None,
             keyspace: None,
             credentials: None,
+            is_edited: false,
         }
     }
 }

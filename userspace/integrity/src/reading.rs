@@ -343,6 +343,7 @@ mod tests {
             steady: true,
             may_be_cut: false,
             cql: false,
+            is_edited: false,
         };
         let mut scripts = (0..).map(|connection| Script::new(&hello(connection)));
         let script = scripts.find(|script| script.down >= 100).unwrap();

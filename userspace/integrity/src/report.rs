@@ -114,6 +114,8 @@ pub struct Report {
     pub bytes_up: u64,
     /// Bytes from servers that clients found right.
     pub bytes_down: u64,
+    /// Frames that came as an edit on their way makes them, of directions that came whole.
+    pub edited_frames: u64,
     /// How many connections (shapes) and ends (the rest) did what.
     pub behaviours: BTreeMap<String, u64>,
     /// How many connections gave which driver's name.
@@ -158,6 +160,7 @@ impl Report {
         self.aborted += other.aborted;
         self.bytes_up += other.bytes_up;
         self.bytes_down += other.bytes_down;
+        self.edited_frames += other.edited_frames;
         add(&mut self.behaviours, other.behaviours);
         add(&mut self.drivers, other.drivers);
         add(&mut self.violations, other.violations);

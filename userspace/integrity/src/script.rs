@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use super::{
     behaviour::{Reading, Shape, Waiting, Writing},
-    check::{Checker, Owner},
+    contents::Arrival,
     dice::Dice,
-    frames::{Content, Frames, HEADER, Sizes},
+    front::Front,
     hello::Hello,
     report::Side,
-    stream::{Direction, Stream},
+    stream::Direction,
 };
 
 /// Bytes of a request and of a response, in turns: what the benchmark sends.
-const REQUEST: u64 = 128;
-const RESPONSE: u64 = 256;
+pub(super) const REQUEST: u64 = 128;
+pub(super) const RESPONSE: u64 = 256;
 /// A direction takes no more calls than about this, however small its chunks are.
 const CALLS: u64 = 8000;
 /// Turns of a connection: each is a round trip.
@@ -47,8 +47,11 @@ const KILLED_WITHIN_MS: u64 = 40;
 pub(super) struct Script {
     pub(super) hello: Hello,
     pub(super) shape: Shape,
+    /// Bytes that are sent.
     pub(super) up: u64,
     pub(super) down: u64,
+    pub(super) arrives_up: Arrival,
+    pub(super) arrives_down: Arrival,
     pub(super) client: End,
     pub(super) server: End,
     /// A process to be killed is killed after this.
@@ -149,12 +152,16 @@ impl Script {
             shape,
             up: 0,
             down: 0,
+            arrives_up: Arrival::default(),
+            arrives_down: Arrival::default(),
             client: End::new(hello, Side::Client, shape),
             server: End::new(hello, Side::Server, shape),
             killed_after: Duration::from_millis(dice.below(KILLED_WITHIN_MS)),
             hello: hello.clone(),
         };
         script.set_totals(&mut dice);
+        script.arrives_up = script.arrival(Direction::Up);
+        script.arrives_down = script.arrival(Direction::Down);
         script.set_course(&mut dice);
         script
     }
@@ -199,8 +206,12 @@ impl Script {
         }
         (self.up, self.down) = (up, down);
         if self.hello.cql {
-            for total in [&mut self.up, &mut self.down] {
-                *total = if *total == 0 { 0 } else { HEADER.max(*total) };
+            let least = [Direction::Up, Direction::Down].map(|direction| {
+                let message = self.message(direction);
+                Front::new(message, direction == Direction::Up).bytes()
+            });
+            for (total, least) in [&mut self.up, &mut self.down].into_iter().zip(least) {
+                *total = if *total == 0 { 0 } else { least.max(*total) };
             }
         }
     }
@@ -235,13 +246,14 @@ impl Script {
                 // Or each turn would wait for a delayed acknowledgement, as it does with anybody
                 // who writes twice before reading.
                 (self.client.nodelay, self.server.nodelay) = (true, true);
+                let turns = (self.up / REQUEST).max(1);
                 self.client.pace = Pace::Turns {
-                    per: RESPONSE,
+                    per: (self.arrives_down.bytes / turns).max(1),
                     out: REQUEST,
                     ahead,
                 };
                 self.server.pace = Pace::Turns {
-                    per: REQUEST,
+                    per: (self.arrives_up.bytes / turns).max(1),
                     out: RESPONSE,
                     ahead: 0,
                 };
@@ -289,40 +301,6 @@ impl Script {
             Side::Client => &mut self.client,
             Side::Server => &mut self.server,
         }
-    }
-
-    pub(super) fn total(&self, direction: Direction) -> u64 {
-        match direction {
-            Direction::Up => self.up,
-            Direction::Down => self.down,
-        }
-    }
-
-    /// Content of this direction.
-    pub(super) fn content(&self, direction: Direction) -> Content {
-        let Hello {
-            seed, connection, ..
-        } = self.hello;
-        let sizes = match direction {
-            _ if !self.in_turns() => Sizes::Random(self.hello.chunk_max),
-            Direction::Up => Sizes::Fixed(REQUEST),
-            Direction::Down => Sizes::Fixed(RESPONSE),
-        };
-        let frames = self.hello.cql.then(|| {
-            let own = Dice::new(&[seed, connection, 2]).next();
-            Frames::new(own, direction, sizes, self.total(direction))
-        });
-        Content::new(Stream::new(seed, connection, direction), frames)
-    }
-
-    /// Holds what comes this way against it.
-    pub(super) fn checker(&self, direction: Direction) -> Checker {
-        let owner = Owner {
-            seed: self.hello.seed,
-            connection: self.hello.connection,
-            direction,
-        };
-        Checker::new(owner, self.content(direction), self.total(direction))
     }
 
     /// For how long both ends together may be idle because they were told to.

@@ -79,7 +79,8 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(script: &Script, side: Side, notes: &Notes) -> Self {
-        let totals = (script.total(side.sends()), script.total(side.receives()));
+        let (sends, receives) = (side.sends(), side.receives());
+        let totals = (script.total(sends), script.arrives(receives).bytes);
         Self {
             connection: script.hello.connection,
             shape: script.shape.name(),
@@ -330,6 +331,7 @@ mod tests {
             steady: true,
             may_be_cut: false,
             cql: false,
+            is_edited: false,
         };
         let notes = Notes::default();
         let watch = Arc::new(Watch::new(&Script::new(&hello), Side::Client, &notes));

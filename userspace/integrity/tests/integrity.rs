@@ -112,6 +112,23 @@ fn a_wrong_password_is_told() {
 }
 
 #[test]
+fn an_edit_that_does_not_happen_is_found() {
+    let report = direct(Options::default(), |to| Plan {
+        bytes: 4 << 20,
+        connection_max: 1 << 20,
+        hang_limit: LOADED,
+        choices: Choices::named(&["bulk-down"]).unwrap(),
+        cql: Some(Cql {
+            is_edited: true,
+            ..Cql::default()
+        }),
+        ..Plan::new(to)
+    });
+    assert!(report.found(Kind::Garbled), "{report}");
+    assert_eq!(report.edited_frames, 0, "{report}");
+}
+
+#[test]
 fn a_seed_repeats_a_run() {
     let run = || {
         direct(Options::default(), |to| Plan {
