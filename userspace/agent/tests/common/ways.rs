@@ -2,7 +2,7 @@
 
 use std::{net::TcpListener, path::Path};
 
-use integrity::{Choices, Cql, Options, Plan, Server};
+use integrity::{CLIENTS_KEYSPACE, Choices, Cql, Options, Plan, SERVERS_KEYSPACE, Server};
 use sandbox::{Agent, Sandbox};
 
 const BY_EPOLL: [&str; 2] = ["epoll-edge", "epoll-level"];
@@ -150,6 +150,12 @@ pub fn rules(servers: &[Server; WAYS.len()]) -> String {
         format!("[[rule]]\nname = \"{name}\"\nto = [\":{port}\"]\n{rule}\n")
     };
     WAYS.iter().zip(servers).map(rule).collect()
+}
+
+/// A rule's one step, which has each side of its flows see the keyspace by that side's name ([`Cql::is_edited`]).
+pub fn edit() -> String {
+    let names = format!("{{ {CLIENTS_KEYSPACE} = \"{SERVERS_KEYSPACE}\" }}");
+    format!("pipeline = [{{ transform = \"rewrite\", keyspaces = {names} }}]\n")
 }
 
 /// All samples of a metric that begin so, added up.

@@ -1,6 +1,7 @@
 //! Marks: what becomes of flows that run and of connections that come, who may set them, and how
 //! they end.
 
+mod edited;
 mod enriched;
 mod flips;
 mod socket;

@@ -1,5 +1,5 @@
 //! Every way of reading on every path, whichever sides' sockets the rule lets into sockmaps, and answers from a
-//! kilobyte to 64 MiB.
+//! kilobyte to 64 MiB. On short legs every frame is edited: requests become longer, and answers shorter.
 
 use std::{env, net::TcpListener, path::Path};
 
@@ -7,6 +7,7 @@ use integrity::{Choices, Cql, Options, Plan, Reading, Server, drive};
 use sandbox::{Agent, Sandbox};
 
 use super::LOADED;
+use crate::common::ways::{edit, sum};
 
 /// MiB for each way of reading on each path, unless UNDERPASS_READERS_MIB says otherwise: `cargo xtask soak` has
 /// many. UNDERPASS_READERS_PATH: this path alone.
@@ -16,7 +17,7 @@ const MIB: u64 = 1;
 const ANSWER: u64 = 64 << 20;
 
 /// A path: its rule, and the metric that counts its bytes.
-const PATHS: [(&str, &str, &str); 6] = [
+const PATHS: [(&str, &str, &str); 8] = [
     ("untouched", "action = \"bypass\"\nshortcut = false", ""),
     ("relay", "action = \"enrich\"\nshortcut = false", ""),
     (
@@ -35,21 +36,38 @@ const PATHS: [(&str, &str, &str); 6] = [
         "underpass_shortcut_bytes_total{way=\"shortcut\"}",
     ),
     (
-        SHORT_LEGS,
-        "action = \"enrich\"\nshortcut = true\n\
-         pipeline = [{ transform = \"throttle\", rate = 1000000, burst = 1000000, per = \"client\", mode = \"delay\" }]",
+        "edited, the client's leg short",
+        "action = \"enrich\"\nshortcut = \"client\"",
+        "underpass_shortcut_bytes_total{way=\"shortcut\"}",
+    ),
+    (
+        "edited, the database's leg short",
+        "action = \"enrich\"\nshortcut = \"database\"",
+        "underpass_shortcut_bytes_total{way=\"shortcut\"}",
+    ),
+    (
+        "edited, both legs short",
+        "action = \"enrich\"\nshortcut = true",
         "underpass_shortcut_bytes_total{way=\"shortcut\"}",
     ),
 ];
 
-/// The path whose bytes the agent edits.
-const SHORT_LEGS: &str = "short legs";
+/// Beginning of the names of paths whose frames the agent edits, every one of them.
+const EDITED: &str = "edited";
 
 /// Ends that wait for their sockets, as those do whose sockets may be let in.
 const WAITING: [&str; 3] = ["poll", "epoll-level", "epoll-edge"];
 
 /// Answers in one go and piece by piece, and readers that are behind.
 const SHAPES: [&str; 4] = ["bulk-down", "duplex", "pipelined", "slow-reader"];
+
+/// Further ones of edited streams: requests in one go, ends that come first on one side, and readers that stop.
+const EDITED_SHAPES: [&str; 4] = [
+    "bulk-up",
+    "half-close-client",
+    "half-close-server",
+    "stopped-reader",
+];
 
 /// Seeds of a soak's round: more than there are ways of reading.
 const PLANS: u64 = 100;
@@ -62,7 +80,22 @@ fn mib() -> u64 {
 /// Whether a path has this way of reading: past TCP splice(2) finds nothing
 /// (docs/decisions/0005-shortcut.md).
 fn has(path: &str, reading: Reading) -> bool {
-    !["shortcut", SHORT_LEGS].contains(&path) || reading != Reading::Splice
+    !(path == "shortcut" || path.starts_with(EDITED)) || reading != Reading::Splice
+}
+
+/// Checks that the agent has changed so many frames, and had nothing else to say of any, and that no leg was long.
+fn assert_all_edited(agent: &Agent<'_>, frames: u64, path: &str) {
+    let changed = "underpass_transforms_total{outcome=\"changed\",reason=\"\",rule=\"r\",transform=\"rewrite\"}";
+    assert!(frames > 0, "{path}");
+    assert_eq!(agent.metric(changed).unwrap(), frames as f64, "{path}");
+    for (name, count) in [
+        ("underpass_transforms_total", frames as f64),
+        ("underpass_pipeline_unseen_total", 0.0),
+        ("underpass_pipeline_unreadable_total", 0.0),
+        ("underpass_long_legs_total", 0.0),
+    ] {
+        assert_eq!(sum(agent, name), count, "{path}: {name}");
+    }
 }
 
 #[test]
@@ -90,7 +123,9 @@ fn whoever_reads_in_whatever_way_gets_every_byte_on_every_path() {
         };
         let server = server.unwrap();
         let port = server.addr().port();
-        let policy = format!("[[rule]]\nname = \"r\"\nto = [\":{port}\"]\n{rule}\n");
+        let is_edited = path.starts_with(EDITED);
+        let steps = if is_edited { edit() } else { String::new() };
+        let policy = format!("[[rule]]\nname = \"r\"\nto = [\":{port}\"]\n{rule}\n{steps}");
         let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
         let binary = Path::new(env!("CARGO_BIN_EXE_underpass"));
         let agent = Agent::start(binary, netns, cgroup, "splice = \"auto\"", &policy).unwrap();
@@ -99,14 +134,19 @@ fn whoever_reads_in_whatever_way_gets_every_byte_on_every_path() {
                 .wait_for_log("path works path=\"splice_egress\"")
                 .unwrap();
         }
+        if is_edited {
+            agent.wait_for_log("path works path=\"shortcut\"").unwrap();
+        }
         // What is in a sockmap tells less (docs/decisions/0026-sockets-of-applications.md).
         let allowed: Vec<String> = match counted {
             "" => vec![],
             _ => vec!["fionread".to_owned()],
         };
         let readings = Reading::ALL.iter().filter(|r| has(path, **r));
+        let further: &[&str] = if is_edited { &EDITED_SHAPES } else { &[] };
+        let mut edited_frames = 0;
         for (nth, reading) in (1..).zip(readings) {
-            let names = [&WAITING[..], &SHAPES, &[reading.name()]].concat();
+            let names = [&WAITING[..], &SHAPES, further, &[reading.name()]].concat();
             let plan = Plan {
                 choices: Choices::named(&names).unwrap(),
                 bytes: mib() << 20,
@@ -114,7 +154,10 @@ fn whoever_reads_in_whatever_way_gets_every_byte_on_every_path() {
                 connections: (1, 4),
                 seed: sandbox::seed() * PLANS + nth,
                 hang_limit: LOADED,
-                cql: (path == SHORT_LEGS).then(Cql::default),
+                cql: is_edited.then(|| Cql {
+                    is_edited,
+                    ..Cql::default()
+                }),
                 ..Plan::new(server.addr())
             };
             let report = sandbox.client(|| drive(&plan)).unwrap();
@@ -123,6 +166,10 @@ fn whoever_reads_in_whatever_way_gets_every_byte_on_every_path() {
                 "{path}, {}: {report}",
                 reading.name()
             );
+            edited_frames += report.edited_frames;
+        }
+        if is_edited {
+            assert_all_edited(&agent, edited_frames, path);
         }
         if !counted.is_empty() {
             assert!(agent.metric(counted).unwrap() > 0.0, "{path}");

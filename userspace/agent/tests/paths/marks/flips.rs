@@ -57,7 +57,7 @@ fn batch(version: u8, flow: u8, round: usize) -> (Vec<u8>, Vec<u8>) {
 }
 
 /// How bytes are given to a socket: all at once, or in pieces that mind no frame.
-fn in_pieces(bytes: &[u8], round: usize) -> impl Iterator<Item = &[u8]> {
+pub(super) fn in_pieces(bytes: &[u8], round: usize) -> impl Iterator<Item = &[u8]> {
     let size = match round % 3 {
         0 => bytes.len(),
         1 => 1 + round * 31 % 1_500,
@@ -67,7 +67,7 @@ fn in_pieces(bytes: &[u8], round: usize) -> impl Iterator<Item = &[u8]> {
 }
 
 /// A guard that makes both ends agree on their last batch, also when a mark did what it should not.
-struct Ends<'a>(&'a AtomicBool);
+pub(super) struct Ends<'a>(pub(super) &'a AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
