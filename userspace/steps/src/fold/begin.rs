@@ -5,18 +5,59 @@ use std::{io, time::Duration};
 
 use cql_client::{Client, Hello, NoAnswer, Version};
 use cql_edit::Incoming;
-use dataplane::backends::Probe;
 use tls::{Failure, Handshakes, Side, Towards};
+#[cfg(feature = "by-hand")]
+use tokio::{io::DuplexStream, sync::mpsc::UnboundedSender};
 use tokio::{
     net::TcpStream,
     time::{Instant, error::Elapsed, timeout_at},
 };
 
 use super::identity::Identity;
-use crate::stream::Stream;
+use crate::{register::Dials, stream::Stream};
 
 /// The time limit for connecting, TLS, logging in and USE.
 const OPENING: Duration = Duration::from_secs(5);
+
+/// The bytes that a connection in memory holds in each direction: fewer than flows ask for at once, so that writing has
+/// to wait.
+#[cfg(feature = "by-hand")]
+const IN_MEMORY_BYTES: usize = 1 << 10;
+
+/// The way in which connections to databases are begun.
+#[derive(Debug)]
+pub(super) enum Connects {
+    /// With a socket.
+    ByProbe(Dials),
+    /// In memory, and without TLS: whoever has made the step is sent the database's end.
+    #[cfg(feature = "by-hand")]
+    ByHand(UnboundedSender<DuplexStream>),
+}
+
+impl Connects {
+    /// Connects, and encrypts if the flows' own connections are encrypted.
+    async fn connect(
+        &self,
+        of: &Identity,
+        until: Instant,
+        handshakes: &Handshakes,
+    ) -> io::Result<Stream> {
+        match self {
+            Self::ByProbe(dials) => {
+                let dials = dials.get().ok_or(io::ErrorKind::NotConnected)?;
+                let connected = timeout_at(until, dials.connect(of.database)).await;
+                let stream = connected.unwrap_or_else(late)?;
+                shakes_hands(stream, &of.towards, until, handshakes).await
+            }
+            #[cfg(feature = "by-hand")]
+            Self::ByHand(ends) => {
+                let (own, end) = tokio::io::duplex(IN_MEMORY_BYTES);
+                ends.send(end).map_err(|_| io::ErrorKind::NotConnected)?;
+                Ok(Box::new(own))
+            }
+        }
+    }
+}
 
 /// Opens a connection that can be asked.
 ///
@@ -24,15 +65,12 @@ const OPENING: Duration = Duration::from_secs(5);
 /// Errors of connecting and of TLS, a database that does not let the connection in, or the time
 /// limit.
 pub(super) async fn open(
-    dials: Option<&Probe>,
+    connects: &Connects,
     of: &Identity,
     handshakes: &Handshakes,
 ) -> io::Result<(Stream, Incoming)> {
     let until = Instant::now() + OPENING;
-    let dials = dials.ok_or(io::ErrorKind::NotConnected)?;
-    let connected = timeout_at(until, dials.connect(of.database)).await;
-    let stream = connected.unwrap_or_else(late)?;
-    let stream = shakes_hands(stream, &of.towards, until, handshakes).await?;
+    let stream = connects.connect(of, until, handshakes).await?;
     is_let_in(stream, of, until).await
 }
 

@@ -9,11 +9,14 @@
 //! - `shared_connection`: a shared connection as flows see it; `task`: its task; `begin`: its
 //!   opening.
 //! - `room`: the limit on long answers that wait.
+//! - `by_hand`: the step for whoever carries the bytes of shared connections himself, as a test does.
 //!
 //! `docs/decisions/0021-fold.md` says which requests are folded, why no others are, and what the
 //! database sees.
 
 mod begin;
+#[cfg(feature = "by-hand")]
+mod by_hand;
 mod identity;
 mod metrics;
 mod pools;
@@ -24,6 +27,8 @@ mod task;
 
 use std::sync::{Arc, OnceLock};
 
+#[cfg(feature = "by-hand")]
+pub use by_hand::{ByHand, DatabaseEnd};
 use cql::{Opcode, StatementKind, is_system_keyspace};
 use cql_edit::{
     Caller, Note, Outcome, Request, Response, Statement, Transform, transforms::Preparing,

@@ -19,6 +19,7 @@ use policy::RuleName;
 use tokio::runtime::Handle;
 
 use super::{
+    begin::Connects,
     identity::Identity,
     metrics::{Became, Counters, FoldMetrics},
     room::Room,
@@ -26,7 +27,7 @@ use super::{
     shared_connection::{Out, SharedConnection, Standing},
     task,
 };
-use crate::register::{Dials, Register};
+use crate::register::Register;
 
 /// The most identities of a rule at the same time. With a connection each, that is fewer than an
 /// application's own.
@@ -53,7 +54,7 @@ pub(super) struct Shared {
     pub(super) rule: RuleName,
     pub(super) settings: Checked,
     pub(super) counters: Counters,
-    pub(super) dials: Dials,
+    pub(super) connects: Connects,
     pub(super) room: Arc<Room>,
     /// The prepared statements: whether each is a read, or None if it cannot be folded.
     pub(super) statements: Prepared<Option<bool>>,
@@ -109,16 +110,10 @@ impl Folds {
     pub(super) fn open(&self, rule: &RuleName, settings: &Checked) -> io::Result<Arc<Shared>> {
         let is_same = |shared: &Shared| shared.rule == *rule && shared.settings == *settings;
         self.open.one(is_same, |dials| {
-            Ok(Shared {
-                rule: rule.clone(),
-                settings: settings.clone(),
-                counters: self.metrics.of(rule.as_str()),
-                dials,
-                room: self.room.clone(),
-                statements: Prepared::default(),
-                pools: Mutex::default(),
-                said: AtomicUsize::new(0),
-            })
+            let counters = self.metrics.of(rule.as_str());
+            let connects = Connects::ByProbe(dials);
+            let room = self.room.clone();
+            Ok(Shared::new(rule, settings, counters, connects, room))
         })
     }
 }
@@ -131,6 +126,26 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
+    /// Makes the state of a rule that has no flow yet.
+    pub(super) fn new(
+        rule: &RuleName,
+        settings: &Checked,
+        counters: Counters,
+        connects: Connects,
+        room: Arc<Room>,
+    ) -> Self {
+        Self {
+            rule: rule.clone(),
+            settings: settings.clone(),
+            counters,
+            connects,
+            room,
+            statements: Prepared::default(),
+            pools: Mutex::default(),
+            said: AtomicUsize::new(0),
+        }
+    }
+
     /// Whether this is the first time that a flow of the rule stays alone for this reason.
     pub(super) fn is_first(&self, why: Became) -> bool {
         let bit = 1 << why as usize;

@@ -74,7 +74,7 @@ pub(super) async fn run(connection: Arc<SharedConnection>, shared: Arc<Shared>, 
         shared: shared.clone(),
     };
     let handshakes = &shared.counters.handshakes;
-    let opened = begin::open(shared.dials.get(), &of, handshakes).await;
+    let opened = begin::open(&shared.connects, &of, handshakes).await;
     let (stream, incoming) = match opened {
         Ok(opened) => opened,
         Err(error) => {
