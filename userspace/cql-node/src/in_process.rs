@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::anyhow;
+use tokio::sync::broadcast::error::TryRecvError;
 
 use super::clients::Clients;
 use super::database::Database;
@@ -96,6 +97,28 @@ impl InProcess {
                     *is_segmented = true;
                 }
                 Next::Close => *is_closed = true,
+            }
+        }
+        sent
+    }
+}
+
+impl Connection {
+    /// Takes the events of which its client has asked to be told, as the bytes that tell it.
+    pub fn take_events(&mut self) -> Vec<u8> {
+        let mut sent = Vec::new();
+        while let Some(events) = &mut self.session.events {
+            let change = match events.try_recv() {
+                Ok(change) => change,
+                // Missed ones are skipped, as by a node with sockets.
+                Err(TryRecvError::Lagged(_)) => continue,
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            };
+            let mut event = Vec::new();
+            self.session.tell(&change, &mut event);
+            match self.is_segmented {
+                true => wire::seal(&event, &mut sent),
+                false => sent.extend(event),
             }
         }
         sent
