@@ -8,12 +8,13 @@
 //! - `coalesce`: each write is answered as it would be alone. At the end the rows are the same.
 //! - `protect`: what was hidden comes back, and the database has seen none of it: neither in what has reached it, nor in its rows.
 //! - `mirror`: answers are the database's own, or, where a write is to be in both, say that one of two has it: the mirror is away.
-//!
-//! `fold` is not driven here: it takes several flows, and connections of a worker's own that it opens to databases.
+//! - `fold`: several clients, whose flows share connections, have each the answers of a direct connection: `fold.rs`.
 
 mod answers;
 mod behind;
 mod effects;
+mod flows;
+mod fold;
 mod redis;
 mod requests;
 mod rows;
@@ -42,8 +43,8 @@ const LOOKS_BACK: u8 = 4;
 /// The code of a write timeout.
 const WRITE_TIMEOUT: i32 = 0x1100;
 
-/// Bits of an input's choice for steps that ask somebody outside: a request comes again that came before; Redis's replies stay on their way; its
-/// connection is lost; what waits for others goes on.
+/// Bits of an input's choice for steps that ask somebody outside: a request comes again that came before; Redis's replies stay on their way, or
+/// what was handed over to a shared connection; the connection is lost; what waits for others goes on.
 const REPEATS: u8 = 0x01;
 const HOLDS: u8 = 0x02;
 const LOSES: u8 = 0x1C;
@@ -68,6 +69,9 @@ pub fn pipeline(data: &[u8]) {
 }
 
 fn drive(steps: &Steps, version: u8, input: &[u8]) -> Done {
+    if steps.folds() {
+        return fold::drive(steps, version, input);
+    }
     let mut choices = Choices(input);
     let mut behind = Behind::new(steps, version);
     let mut plain = Plain::new(version);
@@ -294,12 +298,19 @@ mod tests {
     const MOST_INPUTS: usize = 4_000;
 
     fn has_worked(steps: &Steps, done: &Done) -> bool {
-        let worked = [done.answered, done.merged, done.sealed, done.half_done];
+        let worked = [
+            done.answered,
+            done.merged,
+            done.sealed,
+            done.half_done,
+            done.shared,
+        ];
         let expected = [
             steps.caches(),
             steps.merges(),
             steps.hides(),
             steps.is_strict(),
+            steps.folds(),
         ];
         worked.map(|times| times > 0) == expected
     }
@@ -319,6 +330,7 @@ mod tests {
                 done.merged += by_one.merged;
                 done.sealed += by_one.sealed;
                 done.half_done += by_one.half_done;
+                done.shared += by_one.shared;
                 inputs += 1;
             }
         }

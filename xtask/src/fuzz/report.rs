@@ -13,10 +13,10 @@ use crate::paths;
 const GOAL_HOURS: f64 = 24.0;
 
 /// The steps that `pipeline` holds against its two databases.
-const STEPS: &str = "`pipeline` drives the transforms but `null`, and `cache`, `coalesce`, `protect` and `mirror`; a test of its crate does \
-    so with inputs at random, too. `cache` has a Redis in memory, whose replies come when the input says, or get lost. The cluster of \
-    `mirror` is away: what it answers is for tests with two databases. `fold` is not driven: it takes several flows, and connections \
-    of a worker's own.";
+const STEPS: &str = "`pipeline` drives the transforms but `null`, and `cache`, `coalesce`, `fold`, `protect` and `mirror`; a test of its crate \
+    does so with inputs at random, too. `cache` has a Redis in memory, whose replies come when the input says, or get lost. The cluster of \
+    `mirror` is away: what it answers is for tests with two databases. `fold` has four clients, which come, go, and change their keyspace, \
+    and shared connections in memory, which get lost: each answer is held against that of a direct connection.";
 
 /// Where the page is.
 pub fn path() -> PathBuf {

@@ -2,7 +2,10 @@
 
 use std::{
     mem,
-    sync::{Arc, Condvar, Mutex},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -20,7 +23,7 @@ const QUERY: u8 = 0x07;
 const MAX_NUMBERS: u64 = 4 * MAX_REQUESTS as u64;
 
 /// Rounds after which nothing waits any more.
-const MAX_ROUNDS: usize = 64;
+pub const MAX_ROUNDS: usize = 64;
 
 /// The longest time that a step's own thread takes to say what becomes of a request.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -44,18 +47,23 @@ impl Database {
 
     /// Asks on another connection, and returns the answer's body.
     pub fn ask(&mut self, text: &str) -> Vec<u8> {
-        let mut connection = self.node.connect();
-        let mut answers = Answers::new(4);
-        let opening = startup(4, Compression::None);
-        answers.take(&self.node.answer(&mut connection, &opening));
-        answers.pop().expect("READY");
-        let length = (text.len() as u32).to_be_bytes();
-        // At ONE, and without flags.
-        let body = [&length[..], text.as_bytes(), &[0, 1, 0]].concat();
-        let query = frame(4, 0, 0, QUERY, &body);
-        answers.take(&self.node.answer(&mut connection, &query));
-        answers.pop().expect("an answer").body
+        ask(&mut self.node, text)
     }
+}
+
+/// Asks a node on a connection of its own, and returns the answer's body.
+pub fn ask(node: &mut InProcess, text: &str) -> Vec<u8> {
+    let mut connection = node.connect();
+    let mut answers = Answers::new(4);
+    let opening = startup(4, Compression::None);
+    answers.take(&node.answer(&mut connection, &opening));
+    answers.pop().expect("READY");
+    let length = (text.len() as u32).to_be_bytes();
+    // At ONE, and without flags.
+    let body = [&length[..], text.as_bytes(), &[0, 1, 0]].concat();
+    let query = frame(4, 0, 0, QUERY, &body);
+    answers.take(&node.answer(&mut connection, &query));
+    answers.pop().expect("an answer").body
 }
 
 /// Counts of what steps have done: a test holds them against what they were to do.
@@ -69,6 +77,8 @@ pub struct Done {
     pub sealed: usize,
     /// Writes of which the client was told that one of two databases has them.
     pub half_done: usize,
+    /// Connections on which requests of two clients have reached the database.
+    pub shared: usize,
 }
 
 impl Log for Done {
@@ -90,9 +100,10 @@ impl Log for Done {
 
 /// Decisions on what waits, by the numbers under which it does.
 #[derive(Debug, Default)]
-struct Letters {
+pub struct Letters {
     said: Mutex<Vec<Letter>>,
     news: Condvar,
+    has_ended: AtomicBool,
 }
 
 type Letter = (u64, Option<Resolution>);
@@ -102,10 +113,19 @@ impl CompletionSink for Letters {
         self.said.lock().unwrap().push((number, resolution));
         self.news.notify_one();
     }
+
+    fn is_read(&self) -> bool {
+        !self.has_ended.load(Relaxed)
+    }
 }
 
 impl Letters {
-    fn take(&self) -> Vec<Letter> {
+    /// Notes that the flow has ended.
+    pub fn end(&self) {
+        self.has_ended.store(true, Relaxed);
+    }
+
+    pub fn take(&self) -> Vec<Letter> {
         mem::take(&mut *self.said.lock().unwrap())
     }
 
@@ -143,12 +163,12 @@ impl Behind {
             client: "192.0.2.1".into(),
             ..Caller::default()
         };
-        let (pipeline, by_hand) = steps.pipeline();
+        let (pipeline, ways) = steps.pipeline();
         let letters = Arc::<Letters>::default();
         let mut behind = Self {
             editor: Editor::new(pipeline, caller).told_by(letters.clone()),
             letters,
-            redis: by_hand.map(|by_hand| (by_hand, Redis::default())),
+            redis: ways.redis.map(|by_hand| (by_hand, Redis::default())),
             replies: Vec::new(),
             database: Database::new(&steps.schema()),
             hides: steps.hides(),

@@ -1,7 +1,7 @@
 //! Steps that ask somebody outside, or for keys.
 //!
 //! `cache` has a Redis in memory, `protect` keys of its own. `coalesce` is asked for its decisions before its own clock would ask; it has a thread
-//! for that, as each `mirror` has one for its cluster, which is away. What `fold` needs is not here: several flows, and a worker's connections.
+//! for that, as each `mirror` has one for its cluster, which is away. `fold` has connections in memory.
 
 use std::sync::{Arc, LazyLock};
 
@@ -10,8 +10,9 @@ use policy::RuleName;
 use prometheus::Registry;
 use steps::{
     Services,
-    cache::{ByHand, CacheSettings},
+    cache::{self, CacheSettings},
     effects::EffectSettings,
+    fold::{self, FoldSettings},
     pipelines::PipelineMetrics,
 };
 use telemetry::Metrics;
@@ -29,6 +30,17 @@ pub enum Asks {
     Keys,
     /// `mirror`, with these settings: a cluster that is away.
     Mirror(&'static str),
+    /// `fold`: the database, on connections that flows share.
+    Shared,
+}
+
+/// The ways to those whom steps ask, for whoever carries the bytes.
+#[derive(Default)]
+pub struct Ways {
+    /// Between `cache` and its Redis.
+    pub redis: Option<cache::ByHand>,
+    /// Between `fold` and its database.
+    pub shared: Option<fold::ByHand>,
 }
 
 const CACHE: &str = "redis = \"192.0.2.9:6379\"\ntables = [\"ks.t\", \"ks.u\"]\nttl = \"5s\"";
@@ -48,17 +60,24 @@ static SERVICES: LazyLock<Services> = LazyLock::new(|| {
     Services::register(&registry, &metrics, &pipelines, &[]).expect("each metric once")
 });
 
-/// Builds and opens a step.
-pub fn build(asks: &Asks) -> (Arc<dyn Transform>, Option<ByHand>) {
+/// Builds and opens a step, and notes the way to the one whom it asks.
+pub fn build(asks: &Asks, ways: &mut Ways) -> Arc<dyn Transform> {
     match asks {
         Asks::Redis => {
             let settings: CacheSettings = toml::from_str(CACHE).expect(CACHE);
             let (step, by_hand) = settings.by_hand(&rule()).expect(CACHE);
-            (step, Some(by_hand))
+            ways.redis = Some(by_hand);
+            step
         }
-        Asks::Others => (opened(COALESCE), None),
-        Asks::Keys => (protect(&[("ks.t", &["v"]), ("ks.u", &["v"])]), None),
-        Asks::Mirror(settings) => (opened(&format!("{MIRROR}{settings}")), None),
+        Asks::Others => opened(COALESCE),
+        Asks::Keys => protect(&[("ks.t", &["v"]), ("ks.u", &["v"])]),
+        Asks::Mirror(settings) => opened(&format!("{MIRROR}{settings}")),
+        Asks::Shared => {
+            let settings: FoldSettings = toml::from_str("").expect("settings by default");
+            let (step, by_hand) = settings.by_hand(&rule()).expect("settings by default");
+            ways.shared = Some(by_hand);
+            step
+        }
     }
 }
 

@@ -14,6 +14,11 @@ const BATCH: u8 = 0x0D;
 
 const VALUES: u8 = 0x01;
 const PAGE_SIZE: u8 = 0x04;
+const TIMESTAMP: u8 = 0x20;
+const KEYSPACE: u8 = 0x80;
+
+/// PREPARE: a keyspace comes with it.
+const WITH_KEYSPACE: u8 = 0x01;
 
 /// Statements that can be prepared at once.
 const MAX_PREPARED: usize = 6;
@@ -68,6 +73,10 @@ pub struct Request {
     ids: Option<[Prepared; 2]>,
     page_size: Option<i32>,
     consistency: u16,
+    /// The client's own timestamp, by which a request can be told from all others.
+    pub timestamp: Option<i64>,
+    /// The keyspace that comes with it, in v5.
+    keyspace: Option<&'static str>,
     /// The text is the input's own.
     pub is_free: bool,
     /// Whether it changes the schema, or truncates.
@@ -134,24 +143,9 @@ impl Statements {
             true => (FEW_PREPARED, 2, 1..6),
             false => (MAX_PREPARED, 6, 1..3),
         };
-        let mut request = Request {
-            kind: Kind::Query,
-            texts: Vec::new(),
-            values: Vec::new(),
-            slot: usize::from(choices.of(slots as u8)),
-            ids: None,
-            page_size: None,
-            consistency: 1 + u16::from(choices.of(consistencies)),
-            is_free: false,
-            is_ddl: false,
-            of_u: false,
-            in_list: 0,
-            batched: 0,
-            writes: Some(false),
-            prepares: None,
-            reads: false,
-        };
-        let slot = request.slot;
+        let slot = usize::from(choices.of(slots as u8));
+        let consistency = 1 + u16::from(choices.of(consistencies));
+        let mut request = Request::new(slot, consistency);
         let both = [ids, plain].map(|ids| ids.prepared[slot].clone());
         let chosen = choices.of(8);
         match (chosen, both) {
@@ -184,7 +178,7 @@ impl Statements {
                 request.kind = Kind::Batch;
                 request.writes = Some(true);
                 for _ in 0..=choices.of(4) {
-                    let made = write(choices, false).hidden(steps);
+                    let made = write(choices, false).fitting(steps);
                     request.add(made);
                     request.batched += 1;
                 }
@@ -196,6 +190,10 @@ impl Statements {
                 request.add(made);
                 request.page_size = page_size(choices);
             }
+        }
+        if steps.folds() && request.takes_keyspace() {
+            let keyspaces = [None, None, Some("ks"), Some("other")];
+            request.keyspace = keyspaces[usize::from(choices.of(4))];
         }
         request
     }
@@ -218,6 +216,48 @@ fn page_size(choices: &mut Choices<'_>) -> Option<i32> {
 }
 
 impl Request {
+    fn new(slot: usize, consistency: u16) -> Self {
+        Self {
+            kind: Kind::Query,
+            texts: Vec::new(),
+            values: Vec::new(),
+            slot,
+            ids: None,
+            page_size: None,
+            consistency,
+            timestamp: None,
+            keyspace: None,
+            is_free: false,
+            is_ddl: false,
+            of_u: false,
+            in_list: 0,
+            batched: 0,
+            writes: Some(false),
+            prepares: None,
+            reads: false,
+        }
+    }
+
+    /// A QUERY of this text, which writes nothing, at ONE.
+    pub fn query(text: &str) -> Self {
+        let made = Made::new(text.to_owned(), Some(false));
+        let mut request = Self::new(0, 1);
+        request.reads = made.known.reads;
+        request.add(made);
+        request
+    }
+
+    /// Whether a keyspace may come with it. Databases do not agree on one that comes with a USE.
+    fn takes_keyspace(&self) -> bool {
+        let is_use = self.texts.iter().any(|text| text.starts_with("USE "));
+        self.kind != Kind::Execute && !is_use && !self.is_free
+    }
+
+    /// Whether its session may be in another keyspace when it is answered.
+    pub fn may_use(&self) -> bool {
+        self.kind != Kind::Prepare && !self.reads && self.writes != Some(true)
+    }
+
     /// Whether a USE is prepared that is not the input's own.
     pub fn is_prepared_use(&self) -> bool {
         let is_use = self.texts.iter().any(|text| text.starts_with("USE "));
@@ -258,8 +298,13 @@ impl Request {
                 (QUERY, [long(text()), parameters].concat())
             }
             Kind::Prepare => {
-                let flags: &[u8] = if version == 5 { &[0; 4] } else { &[] };
-                (PREPARE, [&long(text()), flags].concat())
+                let mut body = long(text());
+                if version == 5 {
+                    let of_keyspace = self.keyspace.map_or(0, |_| WITH_KEYSPACE);
+                    body.extend(flags(version, of_keyspace));
+                    body.extend(self.keyspace.iter().flat_map(|name| short(name.as_bytes())));
+                }
+                (PREPARE, body)
             }
             Kind::Execute => {
                 let (id, of_result) = self
@@ -282,10 +327,27 @@ impl Request {
                     body.extend([0, 0]);
                 }
                 body.extend(self.consistency.to_be_bytes());
-                body.extend(flags(version, 0));
+                body.extend(flags(version, self.flags_behind(version)));
+                body.extend(self.behind(version));
                 (BATCH, body)
             }
         }
+    }
+
+    /// The flags of what is behind all else.
+    fn flags_behind(&self, version: u8) -> u8 {
+        let of_timestamp = self.timestamp.map_or(0, |_| TIMESTAMP);
+        let keyspace = self.keyspace.filter(|_| version == 5);
+        of_timestamp | keyspace.map_or(0, |_| KEYSPACE)
+    }
+
+    /// The timestamp and the keyspace, which are behind all else.
+    fn behind(&self, version: u8) -> Vec<u8> {
+        let mut behind = Vec::new();
+        behind.extend(self.timestamp.iter().flat_map(|at| at.to_be_bytes()));
+        let keyspace = self.keyspace.filter(|_| version == 5);
+        behind.extend(keyspace.iter().flat_map(|name| short(name.as_bytes())));
+        behind
     }
 
     fn parameters(&self, version: u8, page_size: Option<i32>) -> Vec<u8> {
@@ -293,12 +355,14 @@ impl Request {
         let of_values = if values.is_empty() { 0 } else { VALUES };
         let of_page = page_size.map_or(0, |_| PAGE_SIZE);
         let mut body = self.consistency.to_be_bytes().to_vec();
-        body.extend(flags(version, of_values | of_page));
+        let of_rest = self.flags_behind(version);
+        body.extend(flags(version, of_values | of_page | of_rest));
         if !values.is_empty() {
             body.extend((values.len() as u16).to_be_bytes());
             values.iter().for_each(|value| body.extend(long(value)));
         }
         body.extend(page_size.map(i32::to_be_bytes).into_iter().flatten());
+        body.extend(self.behind(version));
         body
     }
 }

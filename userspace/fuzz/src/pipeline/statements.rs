@@ -44,7 +44,11 @@ fn table(choices: &mut Choices<'_>) -> (&'static str, bool) {
 /// Any statement. `is_bound`: whether it may have values that are bound.
 pub fn made(choices: &mut Choices<'_>, is_bound: bool, steps: &Steps) -> Made {
     if steps.ask() && is_bound && choices.of(2) == 0 {
-        return whole_write(choices);
+        return whole_write(choices).fitting(steps);
+    }
+    if steps.folds() && !is_bound && choices.of(6) == 0 {
+        let name = ["ks", "other", "\"other\"", "nowhere"][usize::from(choices.of(4))];
+        return Made::new(format!("USE {name}"), Some(false));
     }
     let made = match choices.of(8) {
         0..3 => select(choices, is_bound),
@@ -66,12 +70,12 @@ pub fn made(choices: &mut Choices<'_>, is_bound: bool, steps: &Steps) -> Made {
         }
         _ => Made::new(own_text(choices, steps), None),
     };
-    made.hidden(steps)
+    made.fitting(steps)
 }
 
 impl Made {
-    /// `writes`: whether it changes rows. None: the text is the input's own.
-    fn new(text: String, writes: Option<bool>) -> Self {
+    /// A statement without values. `writes`: whether it changes rows. None: the text is the input's own.
+    pub fn new(text: String, writes: Option<bool>) -> Self {
         let reads = cql::Statement::of(text.as_bytes()).kind == cql::StatementKind::Select;
         Self {
             text,
@@ -101,12 +105,16 @@ impl Made {
         }
     }
 
-    /// Where steps encrypt: with texts that are known to be hidden from the database.
-    pub fn hidden(mut self, steps: &Steps) -> Self {
+    /// Where steps encrypt: with texts that are known to be hidden from the database. Where clients share connections:
+    /// of some tables in the keyspace that the client is in.
+    pub fn fitting(mut self, steps: &Steps) -> Self {
         if steps.hides() && !self.known.is_free {
             for (text, hidden) in [("'it''s ks.t'", 1), ("'x'", 2), ("'y'", 3)] {
                 self.text = self.text.replace(text, &format!("'{HIDDEN}{hidden}'"));
             }
+        }
+        if steps.folds() && !self.known.is_free {
+            self.text = self.text.replace("ks.t", "t").replace("ks.u", "u");
         }
         self
     }
@@ -148,12 +156,12 @@ fn own_text(choices: &mut Choices<'_>, steps: &Steps) -> String {
     let text = choices.text();
     let lower = text.to_ascii_lowercase();
     let has = |word: &&str| lower.contains(word);
-    // "other": the name of the keyspace that only the database should know.
+    // "other": the name of the keyspace that only the database should know. "system_views": who is connected to it.
     let is_free = match steps.ask() {
         true => !DEFINITIONS.iter().any(has),
         false => true,
     };
-    match is_free && !["other", HIDDEN].iter().any(has) {
+    match is_free && !["other", "system_views", HIDDEN].iter().any(has) {
         true => text,
         false => String::new(),
     }

@@ -3,10 +3,9 @@
 use std::{fmt, sync::Arc};
 
 use cql_edit::{Pipeline, Transform, transforms::TransformSettings};
-use steps::cache::ByHand;
 
 use super::{
-    effects::{self, Asks},
+    effects::{self, Asks, Ways},
     requests::{Kind, Request},
 };
 
@@ -49,7 +48,7 @@ const CAPS: &str =
 const THROTTLE: &str = "transform = \"throttle\"\nrate = 10\nburst = 3\nmode = \"overloaded\"";
 
 /// All of them.
-pub const PIPELINES: [Steps; 16] = [
+pub const PIPELINES: [Steps; 18] = [
     NONE,
     Steps {
         settings: &[TAG, CONSISTENCY, TRACING],
@@ -132,6 +131,15 @@ pub const PIPELINES: [Steps; 16] = [
         asks: &[Asks::Mirror(STRICT)],
         ..NONE
     },
+    Steps {
+        asks: &[Asks::Shared],
+        ..NONE
+    },
+    Steps {
+        settings: &[CONSISTENCY],
+        asks: &[Asks::Shared],
+        ..NONE
+    },
 ];
 
 /// Writes that the mirror does not have are told as writes that one of two databases has.
@@ -168,20 +176,18 @@ fn rewritten(request: &Request) -> Option<bool> {
 }
 
 impl Steps {
-    /// Builds the steps, and the way to the Redis of one of them.
-    pub fn pipeline(&self) -> (Pipeline, Option<ByHand>) {
+    /// Builds the steps, and the ways to those whom they ask.
+    pub fn pipeline(&self) -> (Pipeline, Ways) {
         let step = |text: &&str| {
             let settings: TransformSettings = toml::from_str(text).expect(text);
             settings.build().expect(text)
         };
         let mut steps: Vec<Arc<dyn Transform>> = self.settings.iter().map(step).collect();
-        let mut by_hand = None;
+        let mut ways = Ways::default();
         for asks in self.asks {
-            let (step, way) = effects::build(asks);
-            steps.push(step);
-            by_hand = by_hand.or(way);
+            steps.push(effects::build(asks, &mut ways));
         }
-        (steps.into(), by_hand)
+        (steps.into(), ways)
     }
 
     /// Whether a step asks somebody outside, or for keys.
@@ -209,6 +215,11 @@ impl Steps {
         self.asks.contains(&Asks::Mirror(STRICT))
     }
 
+    /// Whether clients share connections.
+    pub fn folds(&self) -> bool {
+        self.asks.contains(&Asks::Shared)
+    }
+
     /// The schema of the database behind them.
     pub fn schema(&self) -> Vec<String> {
         schema(if self.renamed { "other" } else { "ks" })
@@ -227,6 +238,11 @@ impl Steps {
 /// The schema of a database as its clients see it.
 pub fn plain_schema() -> Vec<String> {
     schema("ks")
+}
+
+/// A schema with the same tables in two keyspaces.
+pub fn two_keyspaces() -> Vec<String> {
+    [schema("ks"), schema("other")].concat()
 }
 
 fn schema(keyspace: &str) -> Vec<String> {
