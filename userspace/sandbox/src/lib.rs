@@ -12,6 +12,7 @@ mod etcd;
 pub mod measured;
 mod memory;
 mod netns;
+mod pattern;
 pub mod program;
 mod served;
 pub mod skip;
@@ -27,6 +28,7 @@ pub use cgroup::Cgroup;
 pub use etcd::{Certificates, Etcd};
 pub use memory::MemoryCgroup;
 pub use netns::Netns;
+pub use pattern::pattern;
 pub use served::Served;
 pub use wire::{Carried, Faults, Wire, stay_on_one_processor};
 

@@ -19,7 +19,7 @@ use nix::sys::{
     epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
     signal::Signal,
 };
-use sandbox::{Agent, run_in};
+use sandbox::{Agent, pattern, run_in};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::common::*;
@@ -84,20 +84,6 @@ fn exchange(client: &mut TcpStream, server: &mut TcpStream) {
         client.read_exact(&mut seen).unwrap();
         assert_eq!(&seen, b"response");
     }
-}
-
-/// Any eight bytes in a row are elsewhere others.
-fn pattern(from: usize, bytes: usize) -> Vec<u8> {
-    let mut pattern = Vec::with_capacity(bytes + 8);
-    let mut at = from / 8;
-    while pattern.len() < bytes + from % 8 {
-        let word = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        pattern.extend_from_slice(&word.to_le_bytes());
-        at += 1;
-    }
-    pattern.drain(..from % 8);
-    pattern.truncate(bytes);
-    pattern
 }
 
 #[test]
