@@ -1,19 +1,26 @@
 //! `test`: every test, with all that they need: root, Cassandra, drivers; then a quick run of
 //! the benchmark.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use crate::{
     bench, cassandra, programs, python,
-    run::{cargo, require_root, run as run_command},
+    run::{capture, cargo, require_root, run as run_command},
     setup, skips,
 };
 
 /// Tests beyond one for each processor that run at a time. With twice as many as processors a canary
 /// misses its second now and then, and the test that waits for its path fails.
 const MORE_TESTS: usize = 1;
+
+/// The test programs that are run with [`WAITING_TESTS`]: few of their agents try a path out.
+const WAITING: [&str; 2] = ["enrichment", "host"];
+
+/// Tests of [`WAITING`] that run at a time, for each processor.
+const WAITING_TESTS: usize = 2;
 
 /// Options of `test`.
 #[derive(clap::Args)]
@@ -39,31 +46,97 @@ pub fn run(args: &Args) -> Result<()> {
     tested.and(node.finish())
 }
 
-/// Tests of a program that run at a time. Most of them wait for another process or for a timer
-/// nearly all the time, so that one for each processor would leave the machine idle.
-fn threads() -> usize {
+/// Programs that cargo runs one after the other, and the number of their tests that run at a time.
+struct Turn {
+    selection: Vec<String>,
+    threads: usize,
+}
+
+/// Chooses all but the examples in doc comments, which `house` forbids; or what the caller has chosen. Most tests
+/// wait for another process or for a timer nearly all the time, so that one for each processor would leave the
+/// machine idle.
+fn turns(args: &Args) -> Result<Vec<Turn>> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    processors + MORE_TESTS
+    let threads = processors + MORE_TESTS;
+    if !args.args.is_empty() {
+        let selection = args.args.clone();
+        return Ok(vec![Turn { selection, threads }]);
+    }
+    let metadata = capture(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: Value =
+        serde_json::from_slice(&metadata).context("cargo's metadata cannot be read")?;
+    let (waiting, others): (Vec<&str>, Vec<&str>) = test_programs(&metadata)
+        .into_iter()
+        .partition(|name| WAITING.contains(name));
+    ensure!(
+        waiting.len() == WAITING.len(),
+        "no test programs are called {WAITING:?}"
+    );
+    let by_name = |names: Vec<&str>| -> Vec<String> {
+        let words = names.into_iter().flat_map(|name| ["--test", name]);
+        words.map(str::to_owned).collect()
+    };
+    let units = ["--lib", "--bins"].map(str::to_owned);
+    Ok(vec![
+        Turn {
+            selection: units.into_iter().chain(by_name(others)).collect(),
+            threads,
+        },
+        Turn {
+            selection: by_name(waiting),
+            threads: processors * WAITING_TESTS,
+        },
+    ])
+}
+
+/// Names of the test programs in cargo's description of the workspace.
+fn test_programs(metadata: &Value) -> BTreeSet<&str> {
+    let targets = list(metadata, "packages").flat_map(|package| list(package, "targets"));
+    targets
+        .filter(|target| list(target, "kind").any(|kind| kind == "test"))
+        .filter_map(|target| target.get("name")?.as_str())
+        .collect()
+}
+
+fn list<'v>(value: &'v Value, key: &'static str) -> impl Iterator<Item = &'v Value> {
+    let list = value.get(key).and_then(Value::as_array);
+    list.into_iter().flatten()
 }
 
 fn test(args: &Args, node: &cassandra::Up, programs: Vec<(&str, PathBuf)>) -> Result<()> {
     skips::clear()?;
-    // All but the examples in doc comments, which `house` forbids; or what the caller has chosen.
-    let all = ["--lib", "--bins", "--tests"];
-    let selection = if args.args.is_empty() { &all[..] } else { &[] };
-    let tested = run_command(
-        cargo()
-            .args(["test", "--workspace"])
-            .args(selection)
-            .args(&args.args)
-            .env("RUST_TEST_THREADS", threads().to_string())
-            .envs(node.variables())
-            .envs(programs)
-            .env("UNDERPASS_REQUIRE_ALL", "1")
-            .env("UNDERPASS_SKIPS", skips::file()),
-    )
-    .context("tests failed");
+    let run_turn = |turn: Turn| {
+        run_command(
+            cargo()
+                .args(["test", "--workspace"])
+                .args(&turn.selection)
+                .env("RUST_TEST_THREADS", turn.threads.to_string())
+                .envs(node.variables())
+                .envs(programs.iter().map(|(name, path)| (name, path)))
+                .env("UNDERPASS_REQUIRE_ALL", "1")
+                .env("UNDERPASS_SKIPS", skips::file()),
+        )
+    };
+    let tested = turns(args)?.into_iter().try_for_each(run_turn);
     // The skips are of interest after a failure as well.
     let judged = skips::judge();
-    tested.and(judged)
+    tested.context("tests failed").and(judged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_tests_are_found_once_each() {
+        let target = |name: &str, kind: &str| serde_json::json!({"name": name, "kind": [kind]});
+        let metadata = serde_json::json!({"packages": [
+            {"targets": [target("agent", "lib"), target("host", "test"), target("streams", "test")]},
+            {"targets": [target("streams", "test"), target("instructions", "example")]},
+        ]});
+        assert_eq!(
+            test_programs(&metadata),
+            BTreeSet::from(["host", "streams"])
+        );
+    }
 }
