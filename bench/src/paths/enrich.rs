@@ -7,13 +7,25 @@ use super::{
     shortcut::past_tcp,
 };
 
+/// A rule whose flows go through the agent because a step may refuse something: nothing that a workload, ours or
+/// another generator's, asks for as it begins or later. `$more` are lines of the rule.
+macro_rules! guarded {
+    ($more:literal) => {
+        concat!(
+            "action = \"enrich\"\n",
+            $more,
+            "pipeline = [{ transform = \"guard\", refuse = [\"roles\", \"truncate\"] }]"
+        )
+    };
+}
+
 /// The path `enrich`, with what every enriched flow gets: statistics by statement. It goes through the agent because a step may refuse something.
 pub const ENRICH: Ours = Ours {
     name: "enrich",
     at: Topology::Host,
     about: "the agent carries the flow, decodes CQL, counts statements, and `guard` looks whether one is to be refused",
     agent: "",
-    rule: "action = \"enrich\"\npipeline = [{ transform = \"guard\", refuse = [\"ddl\", \"truncate\"] }]",
+    rule: guarded!(""),
     introduces: false,
     carries: cql,
     outcome: "intercepted",
@@ -26,7 +38,7 @@ pub const ENRICH_SHORT: Ours = Ours {
     name: "enrich-short",
     about: "as enrich; what client and agent send each other skips TCP",
     agent: "# short legs",
-    rule: "action = \"enrich\"\nshortcut = \"client\"\npipeline = [{ transform = \"guard\", refuse = [\"ddl\", \"truncate\"] }]",
+    rule: guarded!("shortcut = \"client\"\n"),
     carries: |job: &Job| match sessions(job) {
         // `underpass_long_legs_total{reason="blocks"}` would count them.
         Ok(()) if job.blocks() => Err("connections of sockets that block are not short"),
@@ -41,7 +53,7 @@ pub const ENRICH_SHORT_BOTH: Ours = Ours {
     name: "enrich-short-both",
     about: "as enrich; what the agent exchanges with client and database skips TCP",
     agent: "# short legs on both sides",
-    rule: "action = \"enrich\"\nshortcut = true\npipeline = [{ transform = \"guard\", refuse = [\"ddl\", \"truncate\"] }]",
+    rule: guarded!("shortcut = true\n"),
     ..ENRICH_SHORT
 };
 

@@ -2,7 +2,7 @@
 //! measured and nothing is absurd. The bars are for full runs (`report::bars`).
 
 use report::{
-    schema::{Experiment, Run, Series},
+    schema::{Experiment, Path, Run, Series},
     stats::median,
 };
 
@@ -28,8 +28,6 @@ pub fn loose(run: &Run) -> Vec<String> {
     let mut wrong = missing(run);
     for experiment in &run.experiments {
         let id = &experiment.id;
-        let refused = experiment.refused.iter();
-        wrong.extend(refused.map(|why| format!("{id}: refused: {why}")));
         let judged = experiment.series.iter();
         let judged = judged.filter_map(|series| judge(experiment, series));
         wrong.extend(judged.map(|why| format!("{id}: {why}")));
@@ -37,19 +35,26 @@ pub fn loose(run: &Run) -> Vec<String> {
     wrong
 }
 
-/// Lists what was to be measured and was not.
+/// Lists what was to be measured and was not, and what is withheld.
 pub fn missing(run: &Run) -> Vec<String> {
     let failed = run.failed.iter();
     let mut missing: Vec<String> = failed.map(|(id, why)| format!("{id}: {why}")).collect();
-    for experiment in &run.experiments {
-        let wanted = run.paths.iter().filter(|path| path.absent.is_none());
-        let lacking = wanted.filter(|path| {
-            let mut series = experiment.series.iter();
-            !series.any(|series| series.path == path.name)
-        });
-        missing.extend(lacking.filter_map(|path| fault(experiment, &path.name)));
-    }
+    let experiments = run.experiments.iter();
+    missing.extend(experiments.flat_map(|experiment| missing_of(experiment, &run.paths)));
     missing
+}
+
+fn missing_of(experiment: &Experiment, paths: &[Path]) -> Vec<String> {
+    let refused = experiment.refused.iter();
+    let refused = refused.map(|why| format!("{}: refused: {why}", experiment.id));
+    let wanted = paths.iter().filter(|path| path.absent.is_none());
+    let lacking = wanted.filter(|path| {
+        let mut series = experiment.series.iter();
+        !series.any(|series| series.path == path.name)
+    });
+    refused
+        .chain(lacking.filter_map(|path| fault(experiment, &path.name)))
+        .collect()
 }
 
 /// A path that cannot carry a protocol says so; one that failed is a fault of somebody.
@@ -160,5 +165,16 @@ mod tests {
             .insert("enrich".into(), "it decodes CQL alone".into());
         assert!(fault(&experiment, "nginx").is_some());
         assert_eq!(fault(&experiment, "enrich"), None);
+    }
+
+    #[test]
+    fn an_experiment_that_is_withheld_is_noticed() {
+        let mut experiment = experiment(900, 0);
+        assert_eq!(missing_of(&experiment, &[]), Vec::<String>::new());
+        experiment.refused = Some("two directs differ".into());
+        assert_eq!(
+            missing_of(&experiment, &[]),
+            ["x: refused: two directs differ"]
+        );
     }
 }

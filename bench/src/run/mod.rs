@@ -203,14 +203,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let results = measurement.begin()?;
     let results = measurement.carry_out(&planned, results)?;
-    let wrong = match args.quick {
-        true => check::loose(&results),
-        false => check::missing(&results),
-    };
-    for what in &wrong {
-        eprintln!("wrong: {what}");
-    }
-    Ok(ExitCode::from(u8::from(!wrong.is_empty())))
+    Ok(match args.quick {
+        true => said(&check::loose(&results)),
+        false => judged(&results),
+    })
 }
 
 impl Measurement {
@@ -393,13 +389,15 @@ fn how(rounds: u32, seconds: f64, seed: u64) -> How {
     }
 }
 
-/// Says what failed or is withheld: 1 where anything is.
+/// Says what was not measured, or is withheld: 1 where anything is.
 fn judged(results: &Run) -> ExitCode {
-    let refused = results.experiments.iter();
-    let refused = refused.filter_map(|e| Some((&e.id, e.refused.as_ref()?)));
-    let wrong: Vec<_> = results.failed.iter().chain(refused).collect();
-    for (id, why) in &wrong {
-        eprintln!("wrong: {id}: {why}");
+    said(&check::missing(results))
+}
+
+/// Says what is wrong: 1 where anything is.
+fn said(wrong: &[String]) -> ExitCode {
+    for what in wrong {
+        eprintln!("wrong: {what}");
     }
     ExitCode::from(u8::from(!wrong.is_empty()))
 }

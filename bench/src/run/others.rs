@@ -211,7 +211,7 @@ impl Bench<'_> {
                 Some(why) => drop(
                     experiment
                         .left_out
-                        .insert(lane.path.into(), format!("failed: {why}")),
+                        .insert(lane.path.into(), format!("{}{why}", experiment::FAILED)),
                 ),
                 None => experiment.series.push(series),
             }
@@ -279,7 +279,10 @@ impl Bench<'_> {
             ops,
             errors,
             latency,
-        } = self.other.figures(&results, &said)?;
+        } = self
+            .other
+            .figures(&results, &said.out)
+            .with_context(|| format!("it said:\n{}", said.last))?;
         Ok(Round {
             seconds,
             ops,
@@ -303,8 +306,16 @@ fn series(path: &str) -> Series {
     }
 }
 
-/// Runs a program to its end in a cgroup. Returns what it said.
-fn said(mut command: Command, cgroup: Option<&Cgroup>, limit: Duration) -> anyhow::Result<String> {
+/// The words of a program that has ended.
+struct Said {
+    /// All of its standard output.
+    out: String,
+    /// The last lines of it and of its standard error.
+    last: String,
+}
+
+/// Runs a program to its end in a cgroup.
+fn said(mut command: Command, cgroup: Option<&Cgroup>, limit: Duration) -> anyhow::Result<Said> {
     let program = PathBuf::from(command.get_program());
     let program = program.display();
     let folder = tempfile::tempdir()?;
@@ -334,16 +345,14 @@ fn said(mut command: Command, cgroup: Option<&Cgroup>, limit: Duration) -> anyho
     };
     let read =
         |file: &Path| String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned();
-    if !status.success() {
-        let all = read(&out) + &read(&err);
-        let lines: Vec<&str> = all.lines().collect();
-        let last = lines
-            .get(lines.len().saturating_sub(LINES)..)
-            .unwrap_or_default();
-        bail!(
-            "{program} ended with {status}; it said:\n{}",
-            last.join("\n")
-        );
-    }
-    Ok(read(&out))
+    let out = read(&out);
+    let all = out.clone() + &read(&err);
+    let lines: Vec<&str> = all.lines().collect();
+    let last = lines.get(lines.len().saturating_sub(LINES)..);
+    let last = last.unwrap_or_default().join("\n");
+    ensure!(
+        status.success(),
+        "{program} ended with {status}; it said:\n{last}"
+    );
+    Ok(Said { out, last })
 }
