@@ -110,6 +110,16 @@ impl TappedFlow {
     /// Whether a sink that asks for details is given texts of statements, what custom payloads say of
     /// traces, and bound values: see [`FlowDecoder::wants_texts`].
     pub fn wants(&mut self, texts: bool, contexts: bool, values: bool) {
+        let reader = &self.reader;
+        let wanted = [
+            reader.wants_texts,
+            reader.wants_contexts,
+            reader.wants_values,
+        ];
+        // Asked with every packet.
+        if wanted == [texts, contexts, values] {
+            return;
+        }
         self.reader.wants_texts = texts;
         self.reader.wants_contexts = contexts;
         self.reader.wants_values = values;
@@ -122,6 +132,9 @@ impl TappedFlow {
 
     /// Whether it is given requests themselves: see [`FlowDecoder::wants_whole`].
     pub fn wants_whole(&mut self, whole: bool) {
+        if self.reader.wants_whole == whole {
+            return;
+        }
         self.reader.wants_whole = whole;
         if let Reading::Decodes(decoder) = &mut self.reader.reading {
             decoder.wants_whole(whole);
@@ -130,6 +143,8 @@ impl TappedFlow {
 
     /// No sink asks for details any more: see [`FlowDecoder::forget_details`].
     pub fn forget_details(&mut self) {
+        self.wants(false, false, false);
+        self.wants_whole(false);
         if let Reading::Decodes(decoder) = &mut self.reader.reading {
             decoder.forget_details();
         }

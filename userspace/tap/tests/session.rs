@@ -1,6 +1,6 @@
 //! The session of a flow, as copies of its handshake tell it.
 
-use cql::{Anomaly, Completed, Fact, PreparedAt, Sink};
+use cql::{Anomaly, Completed, Details, Fact, PreparedAt, Sink};
 use tap::{AskedSession, Direction, KernelFraming, Packet, TappedFlow};
 
 struct Nobody;
@@ -114,4 +114,49 @@ fn it_stays_unknown_where_a_packet_was_missed() {
     let AskedSession { session, over, .. } = flow.session().unwrap();
     assert_eq!(over, Some("not_copied"));
     assert_ne!(session.user, Fact::Is("alice".into()));
+}
+
+/// The texts of requests, as details tell them.
+#[derive(Default)]
+struct Texts(Vec<Option<String>>);
+
+impl Sink for Texts {
+    const DETAILS: bool = true;
+
+    fn completed(&mut self, _: &Completed<'_>) {}
+    fn anomaly(&mut self, _: Anomaly) {}
+
+    fn detailed(&mut self, _: &Completed<'_>, details: &Details) {
+        self.0.push(details.asked.text().map(str::to_owned));
+    }
+}
+
+#[test]
+fn what_is_wanted_is_given_until_it_is_not_and_again_behind_forgotten_details() {
+    const TEXT: &str = "SELECT v FROM t";
+    let mut flow = asked();
+    let mut texts = Texts::default();
+    let mut next = [1_000, 2_000];
+    let mut pass = |flow: &mut TappedFlow, bytes: &[u8], direction| {
+        let seq = &mut next[usize::from(direction == Direction::Responses)];
+        flow.packet(direction, &packet(*seq, bytes), &mut texts, None);
+        *seq += u32::try_from(bytes.len()).unwrap();
+    };
+    for (direction, bytes) in handshake() {
+        pass(&mut flow, &bytes, direction);
+    }
+    let length = (TEXT.len() as i32).to_be_bytes();
+    let query = frame(4, 7, &[&length[..], TEXT.as_bytes(), &[0, 1, 0]].concat());
+    let void = frame(0x84, 8, &1_i32.to_be_bytes());
+    let wanted = [true, true, false, true];
+    for (number, wants) in wanted.into_iter().enumerate() {
+        if number == 1 {
+            flow.forget_details();
+        }
+        flow.wants(wants, false, false);
+        pass(&mut flow, &query, Direction::Requests);
+        pass(&mut flow, &void, Direction::Responses);
+    }
+    let seen = texts.0.split_off(texts.0.len() - wanted.len());
+    assert_eq!(seen, wanted.map(|wants| wants.then(|| TEXT.to_owned())));
 }

@@ -5,6 +5,7 @@
 //! costs nothing where nobody asks.
 
 use crate::flow::answered::{Answered, answered};
+use crate::flow::by_stream::{ByStream, KEPT_CAPACITY};
 use crate::flow::fingerprints::Fingerprints;
 use crate::flow::parameters::{Parameters, parameters};
 use crate::flow::values::{BoundValue, values};
@@ -30,9 +31,6 @@ pub const MAX_TEXT_BYTES: usize = 8 << 10;
 /// The bytes that are kept of one flow's requests while these wait for their responses, in all: 256 for each of [as many as are
 /// tracked](crate::MAX_IN_FLIGHT). What is beyond is told without its text, values, fingerprint, trace state, or without itself.
 pub const MAX_DETAIL_BYTES: usize = 8 << 20;
-
-/// A table that once held a burst keeps room for this many requests.
-const KEPT_CAPACITY: usize = 2048;
 
 /// Details of a request and its response beside the statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -150,7 +148,7 @@ pub struct Introduction {
 /// The details of one flow's requests that wait, and of the one whose response is passing.
 #[derive(Debug, Default)]
 pub(crate) struct Detailing {
-    waiting: HashMap<i16, Asked, BuildSpread>,
+    waiting: ByStream<Asked>,
     /// Trace contexts, by stream. Few flows have any, and the others need no room for them.
     contexts: HashMap<i16, Said, BuildSpread>,
     pub(crate) passing: Details,
@@ -187,7 +185,7 @@ impl Detailing {
             tracing: header.flags.any(Flags::TRACING),
             ..Asked::default()
         };
-        let before = self.waiting.insert(header.stream.0, asked);
+        let before = self.waiting.insert(header.stream, asked);
         self.bytes -= before.as_ref().map_or(0, kept_bytes);
         self.forget_context(header.stream);
     }
@@ -195,7 +193,7 @@ impl Detailing {
     /// A request's body passes, or the beginning of it.
     pub(crate) fn asks_with(&mut self, header: &Header, prefix: &[u8]) {
         let mut room = Room::of(self.bytes);
-        if let Some(asked) = self.waiting.get_mut(&header.stream.0) {
+        if let Some(asked) = self.waiting.get_mut(header.stream) {
             room.0 += kept_bytes(asked) - fingerprint_bytes(asked);
             asked.words = None;
             asked.parameters = parameters(header, prefix);
@@ -227,7 +225,7 @@ impl Detailing {
     /// The parameters of a request may stand elsewhere than was thought.
     #[cold]
     pub(crate) fn forget_parameters(&mut self, stream: StreamId) {
-        if let Some(asked) = self.waiting.get_mut(&stream.0) {
+        if let Some(asked) = self.waiting.get_mut(stream) {
             asked.parameters = None;
         }
     }
@@ -235,7 +233,7 @@ impl Detailing {
     /// A request's fingerprint becomes known.
     pub(crate) fn asks_for(&mut self, stream: StreamId, fingerprint: Option<Arc<Fingerprint>>) {
         let mut room = Room::of(self.bytes);
-        if let Some(asked) = self.waiting.get_mut(&stream.0) {
+        if let Some(asked) = self.waiting.get_mut(stream) {
             room.0 += fingerprint_bytes(asked);
             asked.fingerprint = fingerprint.filter(|known| room.takes(known.text().len()));
             self.bytes = MAX_DETAIL_BYTES - room.0;
@@ -297,11 +295,8 @@ impl Detailing {
     }
 
     fn forget(&mut self, stream: StreamId) -> Asked {
-        let asked = self.waiting.remove(&stream.0);
+        let asked = self.waiting.remove(stream);
         self.bytes -= asked.as_ref().map_or(0, kept_bytes);
-        if self.waiting.is_empty() && self.waiting.capacity() > 2 * KEPT_CAPACITY {
-            self.waiting.shrink_to(KEPT_CAPACITY);
-        }
         asked.unwrap_or_default()
     }
 }

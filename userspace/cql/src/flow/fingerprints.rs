@@ -75,8 +75,7 @@ impl Fingerprints {
                         body.skip_values()?;
                         continue;
                     }
-                    prepared.get(id, statements)?;
-                    prepared.fingerprint(id)?
+                    prepared.get(id, statements)?.fingerprint()?
                 }
                 _ => return None,
             };

@@ -4,6 +4,7 @@
 //! what the directions share, and how a verdict comes back.
 
 pub(crate) mod answered;
+mod by_stream;
 pub(crate) mod details;
 pub(crate) mod event;
 pub(crate) mod fingerprints;

@@ -4,21 +4,17 @@
 //! that one was. Which of several requests a response belongs to, nobody can tell, so none of them is paired: the
 //! stream is unpaired until as many responses have come as there were requests.
 
+use crate::flow::by_stream::ByStream;
 use crate::flow::event::Completed;
 use crate::hash::BuildSpread;
 use crate::text::statement::{Statement, StatementKind};
 use crate::wire::header::StreamId;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// How many requests of a flow are tracked: as many as there are streams from 0 up
 /// (`native_protocol_v5.spec` §2.4.1.3).
 pub const MAX_IN_FLIGHT: usize = 1 << 15;
-
-/// A table that once held a burst keeps room for this many requests, 80 KiB. The Java driver has at
-/// most 1,024 of them on a connection unless told otherwise.
-const KEPT_CAPACITY: usize = 2048;
 
 /// A request that waits.
 #[derive(Debug)]
@@ -49,7 +45,7 @@ impl InFlight {
 /// Pending requests, by stream.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    by_stream: HashMap<i16, InFlight, BuildSpread>,
+    by_stream: ByStream<InFlight>,
     /// How many responses are to come on streams of which no request is paired. 65,536 streams at most, four bytes
     /// each; none of an orderly client's.
     unpaired: HashMap<i16, u16, BuildSpread>,
@@ -95,20 +91,11 @@ impl Pending {
         if !self.unpaired.is_empty() || self.len() >= MAX_IN_FLIGHT {
             return self.insert_unpaired(stream, request);
         }
-        match self.by_stream.entry(stream.0) {
-            Entry::Vacant(free) => {
-                free.insert(request);
-                Ok(())
-            }
-            Entry::Occupied(other) => {
-                let other = other.remove();
-                self.unpaired.insert(stream.0, 2);
-                Err((NotPending::Duplicate(Some(other)), request))
-            }
-        }
+        let inserted = self.by_stream.insert_new(stream, request);
+        inserted.or_else(|request| self.insert_unpaired(stream, request))
     }
 
-    /// Inserts a request while some stream is unpaired, or all are taken.
+    /// Inserts a request while some stream is unpaired, all are taken, or its own is.
     #[cold]
     #[inline(never)]
     fn insert_unpaired(
@@ -120,7 +107,7 @@ impl Pending {
             *out = out.saturating_add(1);
             return Err((NotPending::Duplicate(None), request));
         }
-        if let Some(other) = self.by_stream.remove(&stream.0) {
+        if let Some(other) = self.by_stream.remove(stream) {
             self.unpaired.insert(stream.0, 2);
             return Err((NotPending::Duplicate(Some(other)), request));
         }
@@ -128,19 +115,18 @@ impl Pending {
             self.unpaired.insert(stream.0, 1);
             return Err((NotPending::Full, request));
         }
-        self.by_stream.insert(stream.0, request);
+        self.by_stream.insert(stream, request);
         Ok(())
     }
 
     /// The pending request on `stream`.
     pub(crate) fn get_mut(&mut self, stream: StreamId) -> Option<&mut InFlight> {
-        self.by_stream.get_mut(&stream.0)
+        self.by_stream.get_mut(stream)
     }
 
     /// Nothing waits any longer: what did, the oldest first.
     pub(crate) fn take(&mut self) -> Vec<(StreamId, InFlight)> {
-        let waited = std::mem::take(&mut self.by_stream).into_iter();
-        let mut waited: Vec<_> = waited.map(|(id, r)| (StreamId(id), r)).collect();
+        let mut waited: Vec<_> = self.by_stream.take().collect();
         waited.sort_by_key(|(id, request)| (request.started_ns, id.0));
         waited
     }
@@ -148,7 +134,7 @@ impl Pending {
     /// Takes the request that a response on `stream` belongs to.
     #[inline]
     pub(crate) fn answer(&mut self, stream: StreamId) -> Answers {
-        match self.remove(stream) {
+        match self.by_stream.remove(stream) {
             Some(request) => Answers::This(request),
             None if self.unpaired.is_empty() => Answers::Nobody,
             None => self.answer_unpaired(stream),
@@ -170,20 +156,12 @@ impl Pending {
         }
         Answers::Unpaired
     }
-
-    #[inline]
-    fn remove(&mut self, stream: StreamId) -> Option<InFlight> {
-        let request = self.by_stream.remove(&stream.0);
-        if self.by_stream.is_empty() && self.by_stream.capacity() > 2 * KEPT_CAPACITY {
-            self.by_stream.shrink_to(KEPT_CAPACITY);
-        }
-        request
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flow::by_stream::KEPT_CAPACITY;
     use crate::text::statement::{StatementRef, Statements};
 
     fn request(started_ns: u64) -> InFlight {

@@ -251,11 +251,23 @@ pub(crate) struct PreparedCache {
     recent: HashMap<u64, Recent, BuildSpread>,
 }
 
+/// A statement that the flow has executed lately.
 #[derive(Debug)]
-struct Recent {
+pub(crate) struct Recent {
     kept: Arc<Kept<Known>>,
     /// Equal to the kept one, but this flow's own: no reference count that other cores write to.
     statement: Arc<Statement>,
+}
+
+impl Recent {
+    pub(crate) fn statement(&self) -> &Arc<Statement> {
+        &self.statement
+    }
+
+    /// None: its text was not understood, or nobody asked for details when it was prepared.
+    pub(crate) fn fingerprint(&self) -> Option<Arc<Fingerprint>> {
+        self.kept.value.fingerprint.clone()
+    }
 }
 
 impl PreparedCache {
@@ -267,37 +279,26 @@ impl PreparedCache {
     }
 
     /// The statement that was prepared as `id`.
-    pub(crate) fn get(&mut self, id: &[u8], statements: &mut Statements) -> Option<Arc<Statement>> {
+    pub(crate) fn get(&mut self, id: &[u8], statements: &mut Statements) -> Option<&Recent> {
         let hash = hash(id);
-        if let Some(recent) = self.recent.get(&hash)
-            && *recent.kept.id == *id
-        {
-            recent.kept.mark_used();
-            return Some(Arc::clone(&recent.statement));
+        let is_recent = |recent: &Recent| *recent.kept.id == *id;
+        if !self.recent.get(&hash).is_some_and(is_recent) {
+            self.look_up(hash, id, statements)?;
         }
+        let recent = self.recent.get(&hash)?;
+        recent.kept.mark_used();
+        Some(recent)
+    }
+
+    fn look_up(&mut self, hash: u64, id: &[u8], statements: &mut Statements) -> Option<()> {
         let kept = self.shared.get(id)?;
         let known = &kept.value.statement;
         let statement = statements.get(known.as_kind(known.kind));
         if self.recent.len() >= MAX_RECENT {
             self.recent.clear();
         }
-        self.recent.insert(
-            hash,
-            Recent {
-                kept,
-                statement: Arc::clone(&statement),
-            },
-        );
-        Some(statement)
-    }
-
-    /// The fingerprint of a statement that this flow has just [got](Self::get).
-    pub(crate) fn fingerprint(&self, id: &[u8]) -> Option<Arc<Fingerprint>> {
-        let recent = self.recent.get(&hash(id))?;
-        match *recent.kept.id == *id {
-            true => recent.kept.value.fingerprint.clone(),
-            false => None,
-        }
+        self.recent.insert(hash, Recent { kept, statement });
+        Some(())
     }
 
     /// Remembers what is told of `id`; true if another one was forgotten for it.

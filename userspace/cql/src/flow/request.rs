@@ -7,6 +7,7 @@ use crate::flow::event::{Anomaly, Sink, asks_for_details};
 use crate::flow::lane::{Meaning, foreign_version};
 use crate::flow::parameters::{batch_keyspace, prepare_keyspace, query_keyspace};
 use crate::flow::pending::{InFlight, NotPending};
+use crate::flow::prepared::Recent;
 use crate::flow::state::{Flow, Stop};
 use crate::text::analysis::Fingerprint;
 use crate::text::lex::{MAX_NAME_BYTES, Name};
@@ -236,6 +237,8 @@ pub(crate) struct Found {
     /// `None`: nothing beyond what the opcode tells.
     pub(crate) statement: Option<Arc<Statement>>,
     pub(crate) prepares: Option<StatementKind>,
+    /// The fingerprint of an EXECUTE, for a sink that asks for details.
+    fingerprint: Option<Arc<Fingerprint>>,
     /// The request may name a keyspace for the statement's table, and nobody can say which.
     pub(crate) may_name_keyspace: bool,
 }
@@ -292,11 +295,14 @@ impl<'r, S: Sink> Reading<'r, S> {
             self.sink.anomaly(Anomaly::CompressedBody);
             return;
         }
-        let Some(found) = self.find() else {
+        let Some(mut found) = self.find() else {
             return self.ran_out();
         };
         if asks_for_details(self.sink) {
-            let fingerprint = self.fingerprint();
+            let fingerprint = match self.header.opcode {
+                Some(Opcode::Execute) => found.fingerprint.take(),
+                _ => self.fingerprint(),
+            };
             let stream = self.header.stream;
             self.flow.detailing().asks_for(stream, fingerprint);
         }
@@ -325,7 +331,6 @@ impl<'r, S: Sink> Reading<'r, S> {
                 let fingerprints = &mut self.flow.detailing().fingerprints;
                 fingerprints.of_text(text.read, text.declared)
             }
-            Some(Opcode::Execute) => self.flow.prepared.fingerprint(body.short_bytes()?),
             _ => {
                 self.flow.detailing();
                 let Flow {
@@ -402,13 +407,14 @@ impl<'r, S: Sink> Reading<'r, S> {
     /// §4.1.6: the id, as `[short bytes]`, in front.
     fn execute(&mut self, mut body: Cursor<'r>) -> Option<Found> {
         let id = body.short_bytes()?;
-        let statement = self.flow.prepared.get(id, &mut self.flow.statements);
-        if statement.is_none() {
+        let wants_fingerprint = asks_for_details(self.sink);
+        let Some(known) = self.flow.prepared.get(id, &mut self.flow.statements) else {
             self.note_unknown(id);
-        }
+            return Some(Found::default());
+        };
         Some(Found {
-            statement,
-            ..Found::default()
+            fingerprint: wants_fingerprint.then(|| known.fingerprint()).flatten(),
+            ..Found::new(known.statement().clone())
         })
     }
 
@@ -438,6 +444,7 @@ impl<'r, S: Sink> Reading<'r, S> {
                 1 => {
                     let id = body.short_bytes()?;
                     let child = self.flow.prepared.get(id, &mut self.flow.statements);
+                    let child = child.map(Recent::statement).cloned();
                     if let Some(child) = &child
                         && child.table.is_some()
                     {

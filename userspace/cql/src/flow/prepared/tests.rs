@@ -54,14 +54,15 @@ fn what_one_flow_prepares_another_executes() {
     let mut preparing = PreparedCache::new(shared.clone());
     let mut executing = PreparedCache::new(shared);
     let mut statements = Statements::default();
-    assert_eq!(executing.get(b"id", &mut statements), None);
+    assert!(executing.get(b"id", &mut statements).is_none());
     assert!(!preparing.insert(b"id", says(&statement("t"))));
-    let first = executing.get(b"id", &mut statements).unwrap();
+    let mut get = || {
+        let found = executing.get(b"id", &mut statements);
+        found.unwrap().statement().clone()
+    };
+    let first = get();
     assert_eq!(*first, statement("t"));
-    assert!(Arc::ptr_eq(
-        &first,
-        &executing.get(b"id", &mut statements).unwrap()
-    ));
+    assert!(Arc::ptr_eq(&first, &get()));
 }
 
 #[test]
@@ -71,8 +72,9 @@ fn what_another_database_says_of_an_id_changes_nothing() {
         ["192.0.2.1:9042", "192.0.2.2:9042", "127.0.0.2:9042"].map(|a| store.at(at(a)));
     let mut statements = Statements::default();
     let mut table = |at: &PreparedAt| {
-        let found = PreparedCache::new(at.clone()).get(b"id", &mut statements);
-        found.and_then(|found| found.table.clone())
+        let mut cache = PreparedCache::new(at.clone());
+        let found = cache.get(b"id", &mut statements);
+        found.and_then(|found| found.statement().table.clone())
     };
     let text: Arc<str> = "SELECT v FROM x.y".into();
     other.insert(b"id", with_text(&statement("y"), &text));
@@ -112,8 +114,8 @@ fn preparing_again_replaces() {
     for table in ["t", "t", "u"] {
         assert!(!cache.insert(b"id", says(&statement(table))));
         assert_eq!(
-            cache.get(b"id", &mut statements).as_deref(),
-            Some(&statement(table))
+            **cache.get(b"id", &mut statements).unwrap().statement(),
+            statement(table)
         );
     }
     assert_eq!(cache.shared.store.len(), 1);
