@@ -31,8 +31,12 @@ fn compile(source: &Path, object: &Path) -> Result<(), String> {
     )?;
     // clang's bpf target does not search the host's multiarch folder for <asm/types.h>.
     let asm = format!("/usr/include/{}-linux-gnu", env::consts::ARCH);
+    let target = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    // As libbpf names it.
+    let is_x86 = (target == "x86_64").then_some("-D__TARGET_ARCH_x86");
     let output = Command::new(&clang)
         .args(["-g", "-O2", "-target", "bpf", "-mcpu=v3"])
+        .args(is_x86)
         .args(["-Wall", "-Wextra", "-Werror", "-I", &asm, "-c"])
         .arg(source)
         .arg("-o")

@@ -146,7 +146,7 @@ enum up_limit {
 	/* Flows that are compared with each that is held out. More would narrow the interval of the difference by a tenth
 	 * at most, and each of them costs room, inline a meter as well. */
 	UP_TREATED_PER_HELD_OUT = 4,
-	/* By the low bits of a flow's cookie; a power of two. Readers share them out among themselves. */
+	/* By the low bits of a processor's number; a power of two. */
 	UP_TAP_SLOTS = 4,
 };
 

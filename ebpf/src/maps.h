@@ -298,7 +298,7 @@ struct {
 	__uint(max_entries, UP_TAP_SLOTS);
 	__type(key, __u32);
 	__type(value, __u32);
-} tap_sleeps SEC(".maps"); /* agent → meter, which zeroes it: the reader of the slot's ring waits to be woken */
+} tap_sleeps SEC(".maps"); /* agent → meter, which zeroes it: the reader waits to be woken by the slot's ring */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -3,7 +3,7 @@
  * The tap: copies of what passes on flows whose rule only reads it.
  *
  * The meter (meter.h) has a flow's packet, and where in it frames begin. Of a tapped flow it is copied into the
- * ring of the flow's slot, but for what nobody reads: the rest of a long body, which is told by its length. The
+ * ring of the processor's slot, but for what nobody reads: the rest of a long body, which is told by its length. The
  * agent puts bytes in order (the crate `tap`); the kernel says what it cannot know: when they passed, up to
  * where all had passed before, and where a frame begins.
  *
@@ -71,9 +71,12 @@ struct tap_copy {
 	__u64 lost;
 };
 
-static __always_inline __u32 tap_slot(__u64 cookie)
+/* By processor: in one ring those of a client and its database would wait for each other with every packet. A flow's
+ * records are in as many rings as its packets were on processors; the agent puts them in order by their time, which is
+ * therefore taken before a record is reserved. */
+static __always_inline __u32 tap_slot(void)
 {
-	return (__u32)cookie & (UP_TAP_SLOTS - 1);
+	return bpf_get_smp_processor_id() & (UP_TAP_SLOTS - 1);
 }
 
 /* Whether the agent has no time for the flow: it is one of those of its rule that are left out as a whole. */
@@ -109,7 +112,7 @@ VERIFIED_ONCE int tap_begin(const struct up_meter *m)
 
 	if (!m)
 		return 0;
-	slot = tap_slot(m->connect.cookie);
+	slot = tap_slot();
 	ring = bpf_map_lookup_elem(&tap_rings, &slot);
 	if (!ring)
 		return 0;
@@ -128,8 +131,9 @@ VERIFIED_ONCE int tap_begin(const struct up_meter *m)
 
 static __always_inline void tap_mark(__u64 cookie, __u32 kind, __u32 is_request, __u32 seq)
 {
-	__u32 slot = tap_slot(cookie);
+	__u32 slot = tap_slot();
 	void *ring = bpf_map_lookup_elem(&tap_rings, &slot);
+	__u64 now_ns = bpf_ktime_get_ns();
 	struct up_tap_record *record;
 
 	if (!ring)
@@ -139,7 +143,7 @@ static __always_inline void tap_mark(__u64 cookie, __u32 kind, __u32 is_request,
 		return;
 	__builtin_memset(record, 0, sizeof(*record));
 	record->cookie = cookie;
-	record->at_ns = bpf_ktime_get_ns();
+	record->at_ns = now_ns;
 	record->kind = kind;
 	record->is_request = is_request;
 	record->seq = seq;
@@ -270,7 +274,7 @@ VERIFIED_ONCE int tap_whole(struct __sk_buff *skb, struct up_meter *m, __u32 is_
 	c.seq = c.passed = c.frame_at = d->at.next;
 	c.framing = d->at.framing;
 	c.missed = d->missed;
-	slot = tap_slot(c.cookie);
+	slot = tap_slot();
 	ring = bpf_map_lookup_elem(&tap_rings, &slot);
 	if (!ring)
 		return TAP_LOST;
@@ -290,7 +294,7 @@ static long tap_piece(__u32 number, void *ctx)
 {
 	struct tap_copy *copy = ctx;
 	struct tap_range *c = &copy->range;
-	__u32 slot = tap_slot(c->cookie);
+	__u32 slot = tap_slot();
 	void *ring = bpf_map_lookup_elem(&tap_rings, &slot);
 	__u32 n = c->left < UP_TAP_PIECE_BYTES ? c->left : UP_TAP_PIECE_BYTES;
 	__u32 behind = n == c->left ? c->after : 0;

@@ -19,7 +19,7 @@ use super::HOOKS;
 use crate::{
     maps,
     probe_traffic::Random,
-    sys::{self, PodOf, Ring, bytes},
+    sys::{self, PodOf, Rings, bytes},
     tap::MIN_TAP_RING_BYTES,
 };
 
@@ -335,14 +335,14 @@ fn bytes_that_are_no_packet_pass_as_they_were() {
 
 /// The copies of a flow that has begun, in the smallest ring.
 struct Copies {
-    ring: Ring,
+    copied: Rings,
     _rings: ArrayOfMaps<MapData, RingBuf<MapData>>,
 }
 
 impl Copies {
     fn of(meter: &mut Meter) -> Self {
         let fd = sys::make_ring(MIN_TAP_RING_BYTES).unwrap();
-        let ring = Ring::new(fd.try_clone().unwrap(), MIN_TAP_RING_BYTES).unwrap();
+        let copied = Rings::new(vec![fd.try_clone().unwrap()], MIN_TAP_RING_BYTES).unwrap();
         let entered = RingBuf::try_from(maps::map(fd).unwrap()).unwrap();
         let mut rings: ArrayOfMaps<MapData, RingBuf<MapData>> =
             maps::take(&mut meter.ebpf, "tap_rings").unwrap();
@@ -353,7 +353,7 @@ impl Copies {
         begun.connect.taps = abi::TAP_FRAMES as u8;
         meter.map.insert(0_u64, PodOf(begun), 0).unwrap();
         Self {
-            ring,
+            copied,
             _rings: rings,
         }
     }
@@ -362,7 +362,7 @@ impl Copies {
     fn take(&mut self) -> Vec<bool> {
         let mut missed = Vec::new();
         let all = u64::from(MIN_TAP_RING_BYTES);
-        self.ring.drain(all, |record| {
+        self.copied.drain(all, |record| {
             let record: abi::TapRecord = bytes::read(record).unwrap();
             assert_eq!(u32::from(record.kind), abi::TAP_BYTES);
             missed.push(record.missed != 0);

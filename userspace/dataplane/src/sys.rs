@@ -3,6 +3,7 @@
 
 pub(crate) mod bytes;
 mod ring;
+mod rings;
 mod send_ring;
 
 use std::{
@@ -22,7 +23,7 @@ use nix::libc;
 use tokio::io::{Interest, unix::AsyncFd};
 
 pub(crate) use bytes::PodOf;
-pub(crate) use ring::Ring;
+pub(crate) use rings::Rings;
 pub use send_ring::{SendRing, Sending};
 
 /// Makes a ring buffer of so many bytes: a power of two, and whole pages.

@@ -1,8 +1,8 @@
 //! The tap: copies of the packets of flows whose rule only reads them (`tap.h`).
 //!
-//! The ring is made when a rule taps for the first time, and stays. Its reader looks every few milliseconds
+//! The rings, one for each processor, are made when a rule taps for the first time, and stay. Their reader looks every few milliseconds
 //! while something comes. When nothing came twice it says in `tap_sleeps` that it sleeps, and waits: the kernel
-//! looks there after it has reserved a record, and the reader sees in the ring that one is reserved, so neither
+//! looks there after it has reserved a record, and the reader sees in the rings that one is reserved, so neither
 //! misses the other.
 
 use std::{
@@ -18,7 +18,10 @@ use aya::{
     maps::{Array, HashMap, MapData, MapError, RingBuf, of_maps::ArrayOfMaps},
 };
 use ebpf::abi;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    unistd::{SysconfVar, sysconf},
+};
 
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
@@ -27,19 +30,19 @@ use crate::{
     left_out::{LeftOut, Shares},
     maps::{self, MapsError},
     rule_names::FlowRules,
-    sys::{self, PodOf, Ring},
+    sys::{self, PodOf, Rings},
     tap_outcomes::{Outcomes, Settled},
 };
 use policy::RuleName;
 use tap::{Direction, KernelFraming, Packet};
 
-/// The smallest ring: it has to hold one record of the largest class.
+/// The least for the rings: one has to hold one record of the largest class.
 pub const MIN_TAP_RING_BYTES: u32 = 1 << 16;
 
-/// The largest ring.
+/// The most for the rings.
 pub const MAX_TAP_RING_BYTES: u32 = 1 << 30;
 
-/// A ring without a setting: 100 ms at 100,000 requests a second, of which each is two records of 200 bytes, and
+/// The rings' bytes without a setting, together: 100 ms at 100,000 requests a second, of which each is two records of 200 bytes, and
 /// as much again for the size classes.
 pub const DEFAULT_TAP_RING_BYTES: u32 = 8 << 20;
 
@@ -149,10 +152,10 @@ impl Tap {
         if self.sleeps.is_none() {
             return;
         }
-        let ring = match self.ring(bytes) {
-            Ok(ring) => ring,
+        let rings = match self.rings(bytes) {
+            Ok(rings) => rings,
             Err(error) => {
-                self.failure = Some(format!("no ring of {bytes} bytes: {}", causes(&error)));
+                self.failure = Some(format!("no rings of {bytes} bytes: {}", causes(&error)));
                 return;
             }
         };
@@ -160,7 +163,7 @@ impl Tap {
         let told = (self.left_out.take(), self.outcomes.take());
         if let ((Some(sleeps), Some(meters)), (Some(left_out), Some(outcomes))) = (maps, told) {
             self.reader = Some(TapReader {
-                ring,
+                rings,
                 bytes: u64::from(bytes),
                 sleeps,
                 meters,
@@ -176,32 +179,42 @@ impl Tap {
         self.shares.clone()
     }
 
-    fn ring(&mut self, bytes: u32) -> Result<Ring, MapError> {
-        let fd = sys::make_ring(bytes)?;
-        let ring = Ring::new(fd.try_clone()?, bytes)?;
-        // For as long as it takes to enter it.
-        let entered = RingBuf::try_from(maps::map(fd)?)?;
-        for slot in 0..abi::TAP_SLOTS {
-            self.rings.set(slot, &entered, 0)?;
+    /// Makes rings of so many bytes in all, one for each processor as far as there are slots and each has room for the largest
+    /// record.
+    fn rings(&mut self, bytes: u32) -> Result<Rings, MapError> {
+        let processors = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+        let processors = processors.and_then(|count| u32::try_from(count).ok());
+        let most = abi::TAP_SLOTS.min(bytes / MIN_TAP_RING_BYTES).max(1);
+        let count = processors.unwrap_or(1).next_power_of_two();
+        let count = count.min(1 << most.ilog2());
+        let mut fds = Vec::new();
+        for first in 0..count {
+            let fd = sys::make_ring(bytes / count)?;
+            fds.push(fd.try_clone()?);
+            // For as long as it takes to enter it.
+            let entered = RingBuf::try_from(maps::map(fd)?)?;
+            for slot in (first..abi::TAP_SLOTS).step_by(count as usize) {
+                self.rings.set(slot, &entered, 0)?;
+            }
         }
-        Ok(ring)
+        Ok(Rings::new(fds, bytes / count)?)
     }
 
-    /// The reader, once there is a ring; once.
+    /// The reader, once there are rings; once.
     pub(crate) fn reader(&mut self) -> Option<TapReader> {
         self.reader.take()
     }
 
-    /// Why there is no ring, if that is new.
+    /// Why there are no rings, if that is new.
     pub(crate) fn failure(&mut self) -> Option<String> {
         self.failure.take()
     }
 }
 
-/// The reader of the tap's ring. It is for a thread of its own.
+/// The reader of the tap's rings. It is for a thread of its own.
 pub struct TapReader {
-    ring: Ring,
-    /// The ring's size.
+    rings: Rings,
+    /// The rings' size, together.
     bytes: u64,
     sleeps: Array<MapData, u32>,
     meters: HashMap<MapData, u64, PodOf<abi::Meter>>,
@@ -312,7 +325,7 @@ impl TapReader {
             let (found, again) = self.drain(consumer);
             idle = if found > 0 { 0 } else { idle + 1 };
             let much = (self.bytes / FULL).min(MOST_AT_ONCE);
-            let is_behind = found > 0 && self.ring.end() - self.ring.shown() >= much;
+            let is_behind = found > 0 && self.rings.waiting() >= much;
             let look = match looks < LOOKS_SOON || found >= much {
                 _ if is_behind => Duration::ZERO,
                 true => LOOK_SOON,
@@ -337,8 +350,13 @@ impl TapReader {
                 is_closed(stop)
             });
             if stopped {
-                let end = self.ring.end();
-                while self.ring.shown() < end && self.drain(consumer).0 > 0 {}
+                let mut left = self.rings.waiting();
+                while left > 0 {
+                    match self.drain(consumer) {
+                        (0, _) => return,
+                        (found, _) => left = left.saturating_sub(found),
+                    }
+                }
                 return;
             }
         }
@@ -358,7 +376,7 @@ impl TapReader {
             Some((cookie, event)) => consumer.event(cookie, event, &mut flows),
             None => tracing::error!("a record of the tap could not be read"),
         };
-        let found = self.ring.drain(MOST_AT_ONCE, tell);
+        let found = self.rings.drain(MOST_AT_ONCE, tell);
         (found, consumer.pause(&mut flows))
     }
 
@@ -379,24 +397,25 @@ impl TapReader {
     }
 
     /// Whether to stop.
-    fn wait(&self, stop: &PipeReader, most: Option<Duration>, for_ring: bool) -> io::Result<bool> {
+    fn wait(&self, stop: &PipeReader, most: Option<Duration>, for_rings: bool) -> io::Result<bool> {
         let timeout = match most {
             Some(most) => PollTimeout::try_from(most).unwrap_or(PollTimeout::MAX),
             None => PollTimeout::NONE,
         };
-        let stops = PollFd::new(stop.as_fd(), PollFlags::POLLIN);
-        let comes = PollFd::new(self.ring.as_fd(), PollFlags::POLLIN);
-        let mut both = [stops, comes];
-        let waited: &mut [PollFd<'_>] = match (for_ring, &mut both) {
-            (true, both) => both,
-            (false, [stops, _]) => std::slice::from_mut(stops),
-        };
-        match poll(waited, timeout) {
+        let comes = self
+            .rings
+            .fds()
+            .take(if for_rings { usize::MAX } else { 0 });
+        let waited = std::iter::once(stop.as_fd()).chain(comes);
+        let mut waited: Vec<_> = waited
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        match poll(&mut waited, timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let [stops, _] = &both;
-        Ok(stops.any().unwrap_or(false))
+        let stops = waited.first().and_then(PollFd::any);
+        Ok(stops.unwrap_or(false))
     }
 }
 

@@ -105,6 +105,11 @@ __u64 bpf_ktime_get_ns(void)
 	return host.now_ns;
 }
 
+__u32 bpf_get_smp_processor_id(void)
+{
+	return 0;
+}
+
 /* Each record is behind its length. */
 void *bpf_ringbuf_reserve(void *ring, __u64 bytes, __u64 flags)
 {

@@ -1,4 +1,4 @@
-//! A BPF ring, read by one thread.
+//! [`Ring`]: a BPF ring, read by one thread.
 
 use std::{
     io,
@@ -11,6 +11,8 @@ use nix::libc;
 
 /// Bytes of a record's header: its length with two flags, and the page that it is on.
 const HEADER: usize = 8;
+/// Where a record's time is, in its second word: see [`Next`].
+const TIME_AT: usize = 8;
 /// In the length: the producer has not finished.
 const BUSY: u32 = 1 << 31;
 /// In the length: the producer has changed its mind.
@@ -19,10 +21,23 @@ const DISCARDED: u32 = 1 << 30;
 /// been written, it is not in their caches any more.
 const PARTS: usize = 64;
 
+/// The next thing that stands in a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Nothing,
+    /// A record whose producer is at work.
+    Unfinished,
+    Record {
+        bytes: usize,
+        /// The record's second word; of a shorter one 0.
+        at_ns: u64,
+    },
+}
+
 /// A ring whose data are mapped once. Libraries map them twice in a row, so that a record which goes over the ring's end
 /// lies in one piece; but a process's memory is charged with each page as often as it is mapped, and of 100 ms of copies
 /// that is a lot. Here such a record is put together.
-pub(crate) struct Ring {
+pub(super) struct Ring {
     fd: OwnedFd,
     consumer: Mapping,
     /// The producer's position, and behind its page the data.
@@ -90,7 +105,7 @@ impl Ring {
     ///
     /// # Errors
     /// The kernel's; the descriptor is no ring's, or of another size.
-    pub(crate) fn new(fd: OwnedFd, bytes: u32) -> io::Result<Self> {
+    pub(super) fn new(fd: OwnedFd, bytes: u32) -> io::Result<Self> {
         let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)?;
         let page = page.and_then(|page| usize::try_from(page).ok());
         let page = page.ok_or_else(|| io::Error::other("no page size"))?;
@@ -113,51 +128,47 @@ impl Ring {
     }
 
     /// The position behind the last record that a producer has begun.
-    pub(crate) fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.producer.position().load(Ordering::Acquire)
     }
 
     /// The position up to which records were shown.
-    pub(crate) fn shown(&self) -> u64 {
+    pub(super) fn shown(&self) -> u64 {
         self.shown
     }
 
-    /// Shows the records that are there now and are finished, until `most` bytes of the ring have been shown, and gives their
-    /// room back. Returns how many bytes that was. A producer that is as fast as this thread does not keep it here.
-    pub(crate) fn drain(&mut self, most: u64, mut shown: impl FnMut(&[u8])) -> u64 {
-        let from = self.shown;
-        let end = self.end().min(from + most);
-        while self.shown < end && self.next(&mut shown).is_some() {}
-        self.give_back();
-        self.shown - from
-    }
-
-    /// Shows the next record, and gives its room back with that of others, or once there is none. None: there is none that
-    /// is finished.
-    fn next<T>(&mut self, mut shown: impl FnMut(&[u8]) -> T) -> Option<T> {
-        loop {
+    /// Returns what stands next, before this position. Records that their producers have taken back are passed over.
+    pub(super) fn next(&mut self, end: u64) -> Next {
+        while self.shown < end {
             let at = self.shown;
-            if at == self.end() {
-                self.give_back();
-                return None;
-            }
             let length = self.length_at(at).load(Ordering::Acquire);
             if length & BUSY != 0 {
-                self.give_back();
-                return None;
+                return Next::Unfinished;
             }
             let bytes = (length & !DISCARDED) as usize;
-            let told = (length & DISCARDED == 0).then(|| {
-                let record = self.record(at + HEADER as u64, bytes);
-                shown(record)
-            });
-            self.shown = at + (HEADER + bytes).next_multiple_of(HEADER) as u64;
-            if self.shown - self.given_back() > (self.bytes / PARTS) as u64 {
-                self.give_back();
+            if length & DISCARDED == 0 {
+                let at_ns = match bytes >= TIME_AT + size_of::<u64>() {
+                    true => self.word_at(at + (HEADER + TIME_AT) as u64),
+                    false => 0,
+                };
+                return Next::Record { bytes, at_ns };
             }
-            if told.is_some() {
-                return told;
-            }
+            self.pass(bytes);
+        }
+        Next::Nothing
+    }
+
+    /// Shows the record that [stands next](Self::next), which has so many bytes, and gives its room back with that of others.
+    pub(super) fn show(&mut self, bytes: usize, shown: impl FnOnce(&[u8])) {
+        let at = self.shown + HEADER as u64;
+        shown(self.record(at, bytes));
+        self.pass(bytes);
+    }
+
+    fn pass(&mut self, bytes: usize) {
+        self.shown += (HEADER + bytes).next_multiple_of(HEADER) as u64;
+        if self.shown - self.given_back() > (self.bytes / PARTS) as u64 {
+            self.give_back();
         }
     }
 
@@ -166,7 +177,8 @@ impl Ring {
         self.consumer.position().load(Ordering::Relaxed)
     }
 
-    fn give_back(&self) {
+    /// Gives back the room of all that was shown.
+    pub(super) fn give_back(&self) {
         let position = self.consumer.position();
         position.store(self.shown, Ordering::Release);
     }
@@ -182,6 +194,16 @@ impl Ring {
         unsafe {
             let data = self.producer.at.add(self.page);
             data.add(self.offset(position)).cast::<AtomicU32>().as_ref()
+        }
+    }
+
+    /// A word of a record that is finished, at a multiple of 8.
+    fn word_at(&self, position: u64) -> u64 {
+        // SAFETY: the data's size is a multiple of 8, too, so a word never goes over their end. Nobody writes there until its
+        // room is given back.
+        unsafe {
+            let data = self.producer.at.add(self.page);
+            data.add(self.offset(position)).cast::<u64>().read()
         }
     }
 
@@ -209,69 +231,5 @@ impl Ring {
 impl AsFd for Ring {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::{fs::File, os::unix::fs::FileExt as _};
-
-    const BYTES: u32 = 1 << 16;
-    const RECORD: [u8; 56] = [7; 56];
-    const WHOLE: u64 = (HEADER + RECORD.len()) as u64;
-
-    /// A producer of records in a file that passes for a ring.
-    struct Producer {
-        file: File,
-        page: u64,
-        at: u64,
-    }
-
-    impl Producer {
-        fn write(&mut self) {
-            let header = [RECORD.len() as u32, 0].map(u32::to_ne_bytes).concat();
-            let data = 2 * self.page + self.at % u64::from(BYTES);
-            let record = [&header[..], &RECORD].concat();
-            self.file.write_all_at(&record, data).unwrap();
-            self.at += WHOLE;
-            let position = self.at.to_ne_bytes();
-            self.file.write_all_at(&position, self.page).unwrap();
-        }
-    }
-
-    fn ring() -> (Ring, Producer) {
-        let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).unwrap();
-        let page = u64::try_from(page.unwrap()).unwrap();
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(2 * page + u64::from(BYTES)).unwrap();
-        let ring = Ring::new(file.try_clone().unwrap().into(), BYTES).unwrap();
-        (ring, Producer { file, page, at: 0 })
-    }
-
-    #[test]
-    fn who_reads_as_fast_as_records_come_is_not_kept() {
-        const THERE: u64 = 3;
-        let (mut ring, mut producer) = ring();
-        (0..THERE).for_each(|_| producer.write());
-        // Some times around.
-        for _ in 0..u64::from(BYTES) / WHOLE {
-            let mut records = 0;
-            let bytes = ring.drain(u64::MAX / 2, |record| {
-                assert_eq!(record, RECORD);
-                records += 1;
-                producer.write();
-            });
-            assert_eq!((records, bytes), (THERE, THERE * WHOLE));
-            assert_eq!(ring.given_back(), ring.shown());
-        }
-        assert_eq!(ring.end() - ring.shown(), THERE * WHOLE);
-        assert_eq!(
-            ring.drain(WHOLE, |_| {}),
-            WHOLE,
-            "it has a bound of its own"
-        );
-        assert_eq!(ring.drain(WHOLE + 1, |_| {}), 2 * WHOLE);
-        assert_eq!(ring.drain(WHOLE, |_| {}), 0);
     }
 }

@@ -28,6 +28,7 @@ long bpf_skb_load_bytes(const void *skb, __u32 off, void *to, __u32 bytes);
 long bpf_msg_pull_data(struct sk_msg_md *msg, __u32 start, __u32 end, __u64 flags);
 long bpf_loop(__u32 most, void *step, void *ctx, __u64 flags);
 __u64 bpf_ktime_get_ns(void);
+__u32 bpf_get_smp_processor_id(void);
 void *bpf_ringbuf_reserve(void *ring, __u64 bytes, __u64 flags);
 void bpf_ringbuf_submit(void *record, __u64 flags);
 struct bpf_tcp_sock *bpf_tcp_sock(struct bpf_sock *sk);

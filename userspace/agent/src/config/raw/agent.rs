@@ -140,8 +140,9 @@ pub(in crate::config) struct RawAgent {
         extend("enum" = names(&SPLICES), "default" = "auto")
     )]
     pub splice: Option<Spanned<String>>,
-    /// Bytes of the ring by which copies of packets come to the agent (`path = "tap"`), rounded up to a power of two. The
-    /// default holds what 100,000 requests a second bring in 100 ms. It is made when a rule taps.
+    /// Bytes of the rings by which copies of packets come to the agent (`path = "tap"`): one for each processor, up to four, and
+    /// so many bytes together, rounded up to a power of two. The default holds what 100,000 requests a second bring in
+    /// 100 ms. They are made when a rule taps.
     #[schemars(
         with = "Option<i64>",
         range(min = MIN_TAP_RING_BYTES, max = MAX_TAP_RING_BYTES),
