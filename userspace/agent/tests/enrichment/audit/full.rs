@@ -1,5 +1,7 @@
 //! When there is no room: on the disk, or in the ring before a writer that is slow.
 
+use std::{thread, time::Duration};
+
 use super::*;
 use crate::common::wire::host_with_any_journal;
 
@@ -96,9 +98,13 @@ fn nothing_is_lost(ask: impl FnOnce(&mut Conversation) + Send, held: impl FnOnce
             let holds = "underpass_journal_holds_total{journal=\"audit\"}";
             host.agent.metric(holds).unwrap_or_default() > 0.0
         };
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let c = &mut c;
             let asking = scope.spawn(move || ask(c));
+            // A ring takes thousands of records, which take seconds; each is asked for in time, or `ask` panics.
+            while !asking.is_finished() && !is_held() {
+                thread::sleep(Duration::from_millis(50));
+            }
             eventually("the flow is held", is_held);
             held(asking.is_finished());
             let read = drain(&mut reader, || {
@@ -114,10 +120,18 @@ fn nothing_is_lost(ask: impl FnOnce(&mut Conversation) + Send, held: impl FnOnce
 /// Everything that comes until then.
 fn drain(from: &mut fs::File, mut until: impl FnMut() -> bool) -> String {
     let mut all = Vec::new();
+    let mut takes_more = |all: &mut Vec<u8>| {
+        let before = all.len();
+        let _ = from.read_to_end(all);
+        all.len() > before
+    };
+    // A pipe holds little of what waits: as long as more comes, it is not asked for.
     eventually("everything is written", || {
-        let _ = from.read_to_end(&mut all);
+        while takes_more(&mut all) {
+            thread::sleep(Duration::from_millis(1));
+        }
         until()
     });
-    let _ = from.read_to_end(&mut all);
+    takes_more(&mut all);
     String::from_utf8(all).unwrap()
 }

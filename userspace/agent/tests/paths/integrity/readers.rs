@@ -1,7 +1,7 @@
 //! Every way of reading on every path, whichever sides' sockets the rule lets into sockmaps, and answers from a
 //! kilobyte to 64 MiB. On short legs every frame is edited: requests become longer, and answers shorter.
 
-use std::{env, net::TcpListener, path::Path};
+use std::{env, net::TcpListener, path::Path, time::Duration};
 
 use integrity::{Choices, Cql, Options, Plan, Reading, Server, drive};
 use sandbox::{Agent, Sandbox};
@@ -72,9 +72,15 @@ const EDITED_SHAPES: [&str; 4] = [
 /// Seeds of a soak's round: more than there are ways of reading.
 const PLANS: u64 = 100;
 
-fn mib() -> u64 {
-    let told = env::var("UNDERPASS_READERS_MIB");
-    told.map_or(MIB, |mib| mib.parse().unwrap())
+/// Hang limit of a storm, which nothing runs beside.
+const STORM: Duration = Duration::from_secs(1);
+
+/// MiB for each way of reading, and for how long an end may get nothing.
+fn load() -> (u64, Duration) {
+    match env::var("UNDERPASS_READERS_MIB") {
+        Ok(mib) => (mib.parse().unwrap(), STORM),
+        Err(_) => (MIB, LOADED),
+    }
 }
 
 /// Whether a path has this way of reading: past TCP splice(2) finds nothing
@@ -100,6 +106,7 @@ fn assert_all_edited(agent: &Agent<'_>, frames: u64, path: &str) {
 
 #[test]
 fn whoever_reads_in_whatever_way_gets_every_byte_on_every_path() {
+    let (mib, hang_limit) = load();
     let alone = env::var("UNDERPASS_READERS_PATH").ok();
     let chosen = PATHS
         .iter()
@@ -149,11 +156,11 @@ fn whoever_reads_in_whatever_way_gets_every_byte_on_every_path() {
             let names = [&WAITING[..], &SHAPES, further, &[reading.name()]].concat();
             let plan = Plan {
                 choices: Choices::named(&names).unwrap(),
-                bytes: mib() << 20,
-                connection_max: ANSWER.min(mib() << 20),
+                bytes: mib << 20,
+                connection_max: ANSWER.min(mib << 20),
                 connections: (1, 4),
                 seed: sandbox::seed() * PLANS + nth,
-                hang_limit: LOADED,
+                hang_limit,
                 cql: is_edited.then(|| Cql {
                     is_edited,
                     ..Cql::default()
