@@ -187,17 +187,19 @@ impl Tap {
         let most = abi::TAP_SLOTS.min(bytes / MIN_TAP_RING_BYTES).max(1);
         let count = processors.unwrap_or(1).next_power_of_two();
         let count = count.min(1 << most.ilog2());
-        let mut fds = Vec::new();
-        for first in 0..count {
+        let (mut fds, mut entered) = (Vec::new(), Vec::new());
+        for _ in 0..count {
             let fd = sys::make_ring(bytes / count)?;
             fds.push(fd.try_clone()?);
             // For as long as it takes to enter it.
-            let entered = RingBuf::try_from(maps::map(fd)?)?;
-            for slot in (first..abi::TAP_SLOTS).step_by(count as usize) {
-                self.rings.set(slot, &entered, 0)?;
-            }
+            entered.push(RingBuf::try_from(maps::map(fd)?)?);
         }
-        Ok(Rings::new(fds, bytes / count)?)
+        // Before the kernel has any: what could not be mapped would be filled, and nobody would read it.
+        let rings = Rings::new(fds, bytes / count)?;
+        for (slot, ring) in (0..abi::TAP_SLOTS).zip(entered.iter().cycle()) {
+            self.rings.set(slot, ring, 0)?;
+        }
+        Ok(rings)
     }
 
     /// The reader, once there are rings; once.

@@ -135,7 +135,7 @@ mod tests {
     }
 
     proptest! {
-        /// It is a hash table, in whichever place an entry is.
+        /// A table by stream does what a hash table does, in whichever place an entry is.
         #[test]
         fn as_a_hash_table(steps in prop::collection::vec(step(), 0..60)) {
             let (mut table, mut model) = (ByStream::default(), HashMap::new());
