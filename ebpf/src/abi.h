@@ -129,6 +129,9 @@ enum up_limit {
 	UP_SHORTCUT_MARK_STEP = 128,
 	/* From here on a message gains nothing by skipping TCP, and would fill the queue. */
 	UP_SHORTCUT_BULK_BYTES = 65536,
+
+	/* At so many looks after bytes were found waiting in TCP the reader in a sockmap has read them, or it leaves. */
+	UP_LOOKS_TO_READ = 3,
 	/* Wake-ups for the agent; when it is full, one is waiting. */
 	UP_SPILL_RING_BYTES = 4096,
 	/* What is copied of a frame's body at most: as much as the agent's decoder reads of one; of one that
@@ -903,13 +906,18 @@ struct up_splice {
 struct up_reader {
 	/* Where it was in the stream at the last look. */
 	__u32 seq;
-	/* Bytes waited in TCP then. */
+	/* Where the bytes ended that waited in TCP at the first of `looks`. */
+	__u32 end;
+	/* Bytes waited in TCP at the last look. */
 	__u8 waits;
-	/* It leaves the sockmap, or has left: at two looks it was at the same place while bytes waited in TCP,
-	 * which FIONREAD may not show it. Or the agent has asked. */
+	/* So many looks have found it before `end` since. */
+	__u8 looks;
+	/* It leaves the sockmap, or has left: it did not read on, or hardly, while bytes waited in TCP, which FIONREAD may
+	 * not show it. Or the agent has asked. */
 	__u8 leaves;
 	/* A look by each of UP_LOOKER_* has seen that it leaves. */
 	__u8 seen[UP_LOOKERS];
+	__u8 pad[3];
 };
 
 /* A socket that is to leave its sockmap, as the agent is told: by its key there, and whether now. */
@@ -1085,13 +1093,15 @@ struct up_shortcut_end {
 	__u64 marks[8];
 	/* The last message took TCP. */
 	__u8 on_tcp;
-	/* Bytes in TCP lie behind bytes in the reader's queue for the shortcut. */
+	/* Bytes in TCP lie behind bytes in the reader's queue for the shortcut, and were not announced since that is empty. */
 	__u8 spilled;
 	/* The database's end, which is counted for its flow. */
 	__u8 is_server;
 	/* enum up_leg */
 	__u8 leg;
-	__u8 pad[4];
+	/* This end's own reader was nudged after the other end had gone, of which nobody knows whether it had spilled. */
+	__u8 is_nudged;
+	__u8 pad[3];
 	/* Of this end's own application. */
 	struct up_reader reader;
 	/* The rest is of the client's end: who dialled, under which rule, when, from where. */
@@ -1186,7 +1196,7 @@ _Static_assert(sizeof(struct up_leg_answer) == 8, "up_leg_answer");
 _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");
 _Static_assert(sizeof(struct up_shortcut_key) == 48, "up_shortcut_key");
 _Static_assert(sizeof(struct up_shortcut_first) == 24, "up_shortcut_first");
-_Static_assert(sizeof(struct up_shortcut_end) == 256, "up_shortcut_end");
+_Static_assert(sizeof(struct up_shortcut_end) == 264, "up_shortcut_end");
 _Static_assert(sizeof(struct up_stalled) == 16, "up_stalled");
 _Static_assert(sizeof(struct up_shortcut_wish) == sizeof(struct up_connect) + 16, "up_shortcut_wish");
 _Static_assert(sizeof(struct up_shortcut_refusal) == sizeof(struct up_shortcut_wish) + 24,

@@ -173,6 +173,9 @@ pub const SHORTCUT_MARK_STEP: u32 = 128;
 /// `UP_SHORTCUT_BULK_BYTES` of `enum up_limit` in abi.h.
 pub const SHORTCUT_BULK_BYTES: u32 = 65536;
 
+/// `UP_LOOKS_TO_READ` of `enum up_limit` in abi.h.
+pub const LOOKS_TO_READ: u32 = 3;
+
 /// `UP_SPILL_RING_BYTES` of `enum up_limit` in abi.h.
 pub const SPILL_RING_BYTES: u32 = 4096;
 
@@ -1966,7 +1969,7 @@ pub struct Spliced {
 }
 
 const _: () = {
-    assert!(size_of::<Spliced>() == 16);
+    assert!(size_of::<Spliced>() == 24);
     assert!(offset_of!(Spliced, id) == 0);
     assert!(offset_of!(Spliced, reader) == 8);
 };
@@ -1977,20 +1980,29 @@ const _: () = {
 pub struct Reader {
     /// In C: `__u32`.
     pub seq: u32,
+    /// In C: `__u32`.
+    pub end: u32,
     /// In C: `__u8`.
     pub waits: u8,
+    /// In C: `__u8`.
+    pub looks: u8,
     /// In C: `__u8`.
     pub leaves: u8,
     /// In C: `__u8[2]`.
     pub seen: [u8; 2],
+    /// In C: `__u8[3]`.
+    pub pad: [u8; 3],
 }
 
 const _: () = {
-    assert!(size_of::<Reader>() == 8);
+    assert!(size_of::<Reader>() == 16);
     assert!(offset_of!(Reader, seq) == 0);
-    assert!(offset_of!(Reader, waits) == 4);
-    assert!(offset_of!(Reader, leaves) == 5);
-    assert!(offset_of!(Reader, seen) == 6);
+    assert!(offset_of!(Reader, end) == 4);
+    assert!(offset_of!(Reader, waits) == 8);
+    assert!(offset_of!(Reader, looks) == 9);
+    assert!(offset_of!(Reader, leaves) == 10);
+    assert!(offset_of!(Reader, seen) == 11);
+    assert!(offset_of!(Reader, pad) == 13);
 };
 
 /// `struct up_stalled` in abi.h.
@@ -2222,8 +2234,10 @@ pub struct ShortcutEnd {
     pub is_server: u8,
     /// In C: `__u8`.
     pub leg: u8,
-    /// In C: `__u8[4]`.
-    pub pad: [u8; 4],
+    /// In C: `__u8`.
+    pub is_nudged: u8,
+    /// In C: `__u8[3]`.
+    pub pad: [u8; 3],
     /// In C: `struct up_reader`.
     pub reader: Reader,
     /// In C: `struct up_connect`.
@@ -2237,7 +2251,7 @@ pub struct ShortcutEnd {
 }
 
 const _: () = {
-    assert!(size_of::<ShortcutEnd>() == 256);
+    assert!(size_of::<ShortcutEnd>() == 264);
     assert!(offset_of!(ShortcutEnd, peer) == 0);
     assert!(offset_of!(ShortcutEnd, peer_sock) == 8);
     assert!(offset_of!(ShortcutEnd, put_bytes) == 16);
@@ -2247,12 +2261,13 @@ const _: () = {
     assert!(offset_of!(ShortcutEnd, spilled) == 97);
     assert!(offset_of!(ShortcutEnd, is_server) == 98);
     assert!(offset_of!(ShortcutEnd, leg) == 99);
-    assert!(offset_of!(ShortcutEnd, pad) == 100);
+    assert!(offset_of!(ShortcutEnd, is_nudged) == 100);
+    assert!(offset_of!(ShortcutEnd, pad) == 101);
     assert!(offset_of!(ShortcutEnd, reader) == 104);
-    assert!(offset_of!(ShortcutEnd, connect) == 112);
-    assert!(offset_of!(ShortcutEnd, opened_ns) == 224);
-    assert!(offset_of!(ShortcutEnd, client) == 232);
-    assert!(offset_of!(ShortcutEnd, refusal) == 252);
+    assert!(offset_of!(ShortcutEnd, connect) == 120);
+    assert!(offset_of!(ShortcutEnd, opened_ns) == 232);
+    assert!(offset_of!(ShortcutEnd, client) == 240);
+    assert!(offset_of!(ShortcutEnd, refusal) == 260);
 };
 
 /// `struct up_shortcut_wish` in abi.h.
@@ -3237,9 +3252,12 @@ pub const LAYOUT: &[StructLayout] = &[
         size_of::<Reader>(),
         &[
             ("seq", offset_of!(Reader, seq)),
+            ("end", offset_of!(Reader, end)),
             ("waits", offset_of!(Reader, waits)),
+            ("looks", offset_of!(Reader, looks)),
             ("leaves", offset_of!(Reader, leaves)),
             ("seen", offset_of!(Reader, seen)),
+            ("pad", offset_of!(Reader, pad)),
         ],
     ),
     (
@@ -3361,6 +3379,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("spilled", offset_of!(ShortcutEnd, spilled)),
             ("is_server", offset_of!(ShortcutEnd, is_server)),
             ("leg", offset_of!(ShortcutEnd, leg)),
+            ("is_nudged", offset_of!(ShortcutEnd, is_nudged)),
             ("pad", offset_of!(ShortcutEnd, pad)),
             ("reader", offset_of!(ShortcutEnd, reader)),
             ("connect", offset_of!(ShortcutEnd, connect)),

@@ -6,7 +6,8 @@
  * asks first, and is told 0, waits for an edge that has passed. Nobody can see that it asks. So the agent looks
  * again and again over the sockets in its maps (find_stalled). One that is at the same place at two looks while
  * bytes wait in TCP, and none in its psock, leaves the map for good, and its flow with it: outside FIONREAD
- * tells all. Then it is nudged (nudge_left), in whatever place it waits.
+ * tells all. Then it is nudged (nudge_left), in whatever place it waits. So does one that has not read at three further
+ * looks what waited at one: each edge that comes by chance has such a reader read once.
  *
  * A spliced application's psock is always empty, so it can leave at any time. On the shortcut the other end
  * may be in the middle of a redirect to it: what came after it has left would be lost. So both ends are told
@@ -62,14 +63,20 @@ static __always_inline int is_held(const struct tcp_sock *tp)
 	return held > HELD_BY_DEFAULT;
 }
 
-/* Whether a reader was here, with bytes in TCP, at the last look, too. */
+/* Whether a reader was here, with bytes in TCP, at the last look, too; or has not read yet what waited some looks ago. */
 static __always_inline int has_stalled(struct up_reader *reader, const struct tcp_sock *tp)
 {
-	int stalled = reader->waits && reader->seq == tp->copied_seq;
+	int waited = reader->waits, is_here = reader->seq == tp->copied_seq;
 
 	reader->waits = SOCK_OF(tp).sk_receive_queue.qlen != 0;
 	reader->seq = tp->copied_seq;
-	return stalled && reader->waits;
+	if (!waited || (__s32)(tp->copied_seq - reader->end) >= 0) {
+		reader->end = tp->rcv_nxt;
+		reader->looks = 0;
+	} else if (reader->looks < UP_LOOKS_TO_READ) {
+		reader->looks++;
+	}
+	return waited && reader->waits && (is_here || reader->looks == UP_LOOKS_TO_READ);
 }
 
 /* The longest that the database's end may take to come, in ns: both ends see the handshake's last packet. */

@@ -412,15 +412,38 @@ static __always_inline void announce(struct sock_common *skc, const struct tcp_s
 	bpf_setsockopt(skc, SOL_SOCKET, SO_RCVLOWAT, &lowat, sizeof(lowat));
 }
 
+/* Whether the bytes that wait in TCP for this end's reader may have been announced too early. Once for each spill: when they are
+ * announced the reader's queue for the shortcut is empty, and stays so until it has read TCP's. An edge more would have a
+ * reader that asks FIONREAD read once, and look as if it read on. */
+static __always_inline int missed_an_edge(struct up_shortcut_end *end, int is_announced)
+{
+	struct up_shortcut_end *other;
+	__u64 peer = end->peer;
+	__u8 missed;
+
+	other = bpf_map_lookup_elem(&shortcut_ends, &peer);
+	if (!other) {
+		missed = !end->is_nudged;
+		end->is_nudged |= is_announced;
+		return missed;
+	}
+	missed = other->spilled;
+	if (is_announced)
+		other->spilled = 0;
+	return missed;
+}
+
 /* For each TCP socket of the agent's namespace, locked. */
 SEC("iter/tcp")
 int nudge_readers(struct bpf_iter__tcp *ctx)
 {
 	struct sock_common *skc = ctx->sk_common;
 	struct up_nudge_count *count;
+	struct up_shortcut_end *end;
 	struct tcp_sock *tp;
-	__u64 user_data;
+	__u64 cookie, user_data;
 	__u32 zero = 0;
+	int waits;
 
 	if (!skc)
 		return 0;
@@ -431,14 +454,19 @@ int nudge_readers(struct bpf_iter__tcp *ctx)
 	user_data = (__u64)SOCK_OF(tp).sk_user_data;
 	if (!(user_data & USER_DATA_PSOCK))
 		return 0;
-	if (queued(user_data)) {
+	cookie = SOCK_OF(tp).__sk_common.skc_cookie.counter;
+	end = bpf_map_lookup_elem(&shortcut_ends, &cookie);
+	if (!end)
+		return 0;
+	waits = !queued(user_data) && SOCK_OF(tp).sk_receive_queue.qlen;
+	if (!missed_an_edge(end, waits))
+		return 0;
+	if (waits) {
+		announce(skc, tp);
+		count->nudged += 1;
+	} else if (queued(user_data)) {
 		count->filled += 1;
-		return 0;
 	}
-	if (!SOCK_OF(tp).sk_receive_queue.qlen)
-		return 0;
-	announce(skc, tp);
-	count->nudged += 1;
 	return 0;
 }
 

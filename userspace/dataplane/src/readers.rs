@@ -6,7 +6,7 @@ pub(crate) mod load;
 use std::{
     io::{self, Read},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::time::{ClockId, clock_gettime};
@@ -19,14 +19,59 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Looks take at most one part in so many of a processor: over some thousand sockets they are rarer.
 const LOOKS_SHARE: u32 = 200;
 
-/// Looks, and returns the outcome with the pause until the next look: [`LOOK_EVERY`], or as much longer as this look
-/// took long.
-pub(crate) fn paced<T>(look: impl FnOnce() -> T) -> (T, Duration) {
-    let begun = processor_time();
-    let seen = look();
-    let took = processor_time().saturating_sub(begun);
-    (seen, LOOK_EVERY.max(took * LOOKS_SHARE))
+/// Nudges take at most one part in so many: each goes through all TCP sockets of the host, and is of a reader that waits.
+const NUDGES_SHARE: u32 = 20;
+
+/// The number of times in whose mean one counts.
+const MEAN_OF: u32 = 8;
+
+/// Work that is repeated, and takes at most a share of a processor.
+#[derive(Debug)]
+pub(crate) struct Paced {
+    share: u32,
+    /// The time that it takes, over the last some times: one alone may have found cold caches.
+    takes: Duration,
+    next: Option<Instant>,
 }
+
+impl Paced {
+    pub(crate) const fn looks() -> Self {
+        Self {
+            share: LOOKS_SHARE,
+            takes: Duration::ZERO,
+            next: None,
+        }
+    }
+
+    pub(crate) const fn nudges() -> Self {
+        Self {
+            share: NUDGES_SHARE,
+            takes: Duration::ZERO,
+            next: None,
+        }
+    }
+
+    /// The time until the work is due.
+    pub(crate) fn pause(&self) -> Duration {
+        let left = |next: Instant| next.saturating_duration_since(Instant::now());
+        self.next.map_or(Duration::ZERO, left)
+    }
+
+    /// Begins the work, if it is due.
+    pub(crate) fn begin(&self) -> Option<Begun> {
+        self.pause().is_zero().then(|| Begun(processor_time()))
+    }
+
+    /// Ends the work, on the thread that began it. It is due again after [`LOOK_EVERY`], or as much later as it takes long.
+    pub(crate) fn end(&mut self, Begun(begun): Begun) {
+        let took = processor_time().saturating_sub(begun);
+        self.takes = (self.takes * (MEAN_OF - 1) + took) / MEAN_OF;
+        self.next = Some(Instant::now() + LOOK_EVERY.max(self.takes * self.share));
+    }
+}
+
+/// The processor time at which work began.
+pub(crate) struct Begun(Duration);
 
 /// Returns the processor time of this thread.
 fn processor_time() -> Duration {
@@ -113,5 +158,33 @@ impl Readers {
             true => Nudged::All,
             false => Nudged::NotAll,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn busy(time: Duration) {
+        let begun = processor_time();
+        while processor_time() - begun < time {}
+    }
+
+    #[test]
+    fn work_is_done_when_it_is_due_and_as_rarely_as_it_is_dear() {
+        let mut looks = Paced::looks();
+        let begun = looks.begin().unwrap();
+        looks.end(begun);
+        assert!(looks.begin().is_none());
+        assert!(looks.pause() <= LOOK_EVERY);
+        let (mut looks, mut nudges) = (Paced::looks(), Paced::nudges());
+        for paced in [&mut looks, &mut nudges] {
+            let begun = paced.begin().unwrap();
+            busy(Duration::from_millis(80));
+            paced.end(begun);
+        }
+        // An eighth of 80 ms counts so far.
+        assert!(looks.pause() > Duration::from_millis(1_900));
+        assert!(nudges.pause() > LOOK_EVERY && nudges.pause() < Duration::from_millis(1_000));
     }
 }

@@ -3,8 +3,12 @@
 //! A connection's ends may be in different processes, so each is watched by itself. An end may
 //! be idle for as long as the script lets both ends be, and for the limit; then it hangs, is
 //! reported, and its socket is shut down, so that its threads come back.
+//!
+//! Who edits a stream passes whole frames: of a long one that is sent in small pieces an end gets nothing for as long as
+//! that takes. So an end of an edited stream does not hang while the other moves, which is in this process then.
 
 use std::{
+    collections::HashMap,
     fs,
     net::{Shutdown, TcpStream},
     sync::{
@@ -75,6 +79,29 @@ pub(super) struct Watch {
     hung: AtomicBool,
     socket: Mutex<Weak<TcpStream>>,
     notes: Notes,
+    /// The ends of the connection, if it is edited.
+    ends: Option<Arc<Ends>>,
+}
+
+/// The ends of a connection that are in this process, the client's first.
+type Ends = Mutex<[Weak<Watch>; 2]>;
+
+/// Edited connections, by the numbers of run and connection.
+type Edited = HashMap<(u64, u64), Weak<Ends>>;
+
+static EDITED: Mutex<Option<Edited>> = Mutex::new(None);
+
+fn ends(script: &Script) -> Arc<Ends> {
+    let mut edited = lock(&EDITED);
+    let edited = edited.get_or_insert_default();
+    let key = (script.hello.run, script.hello.connection);
+    if let Some(ends) = edited.get(&key).and_then(Weak::upgrade) {
+        return ends;
+    }
+    edited.retain(|_, ends| ends.strong_count() > 0);
+    let ends = Arc::default();
+    edited.insert(key, Arc::downgrade(&ends));
+    ends
 }
 
 impl Watch {
@@ -98,7 +125,17 @@ impl Watch {
             hung: AtomicBool::new(false),
             socket: Mutex::new(Weak::new()),
             notes: notes.clone(),
+            ends: script.hello.is_edited.then(|| ends(script)),
         }
+    }
+
+    /// When the other end moved last, if that counts.
+    fn other_touched_us(&self) -> u64 {
+        let other = self.ends.as_ref().and_then(|ends| {
+            let ends = lock(ends);
+            ends.get(self.side.other() as usize)?.upgrade()
+        });
+        other.map_or(0, |other| other.touched_us.load(Relaxed))
     }
 
     /// The socket to shut down if this hangs. The watch does not keep it open.
@@ -210,7 +247,8 @@ pub(super) struct Watchdog {
 #[derive(Debug)]
 struct Watched {
     watch: Weak<Watch>,
-    touched_us: u64,
+    /// When it moved last, and the other end, if that counts.
+    touched_us: [u64; 2],
     /// Without progress: in all, and while the machine had time to spare.
     stalled: Duration,
     unexplained: Duration,
@@ -241,6 +279,11 @@ impl Watchdog {
     }
 
     pub(super) fn watch(&self, watch: &Arc<Watch>) {
+        if let Some(ends) = &watch.ends
+            && let Some(end) = lock(ends).get_mut(watch.side as usize)
+        {
+            *end = Arc::downgrade(watch);
+        }
         lock(&self.watched).push(Watched::new(watch));
     }
 }
@@ -257,7 +300,7 @@ impl Watched {
     fn new(watch: &Arc<Watch>) -> Self {
         Self {
             watch: Arc::downgrade(watch),
-            touched_us: 0,
+            touched_us: [0; 2],
             stalled: Duration::ZERO,
             unexplained: Duration::ZERO,
         }
@@ -269,7 +312,7 @@ impl Watched {
         let Some(watch) = self.watch.upgrade() else {
             return false;
         };
-        let touched_us = watch.touched_us.load(Relaxed);
+        let touched_us = [watch.touched_us.load(Relaxed), watch.other_touched_us()];
         if touched_us != self.touched_us {
             self.touched_us = touched_us;
             (self.stalled, self.unexplained) = (Duration::ZERO, Duration::ZERO);
@@ -316,9 +359,8 @@ mod tests {
     use super::*;
     use crate::hello::{Hello, Purpose};
 
-    #[test]
-    fn one_look_that_comes_late_is_no_hang_but_many_looks_are() {
-        let hello = Hello {
+    fn hello(is_edited: bool) -> Hello {
+        Hello {
             purpose: Purpose::Streams,
             run: 1,
             seed: 1,
@@ -331,14 +373,41 @@ mod tests {
             steady: true,
             may_be_cut: false,
             cql: false,
-            is_edited: false,
-        };
+            is_edited,
+        }
+    }
+
+    #[test]
+    fn one_look_that_comes_late_is_no_hang_but_many_looks_are() {
         let notes = Notes::default();
-        let watch = Arc::new(Watch::new(&Script::new(&hello), Side::Client, &notes));
+        let watch = Watch::new(&Script::new(&hello(false)), Side::Client, &notes);
+        let watch = Arc::new(watch);
         let mut watched = Watched::new(&watch);
         assert!(watched.look(Duration::from_secs(60), false));
         let mut looks = (0..1000).take_while(|_| watched.look(LOOK_EVERY, false));
         assert!(looks.by_ref().count() < 1000);
         assert_eq!(notes.report().hung, 1);
+    }
+
+    #[test]
+    fn an_end_whose_peer_moves_hangs_unless_frames_are_edited() {
+        for is_edited in [false, true] {
+            let notes = Notes::default();
+            let script = Script::new(&hello(is_edited));
+            let watchdog = Watchdog::start();
+            let ends = [Side::Client, Side::Server];
+            let [client, server] = ends.map(|side| Arc::new(Watch::new(&script, side, &notes)));
+            watchdog.watch(&client);
+            watchdog.watch(&server);
+            let mut watched = Watched::new(&server);
+            let mut moving = 0..1000;
+            let hung = moving.any(|n| {
+                client.touched_us.store(n + 1, Relaxed);
+                !watched.look(LOOK_EVERY, false)
+            });
+            assert_eq!(hung, !is_edited);
+            // Neither moves.
+            assert!(hung || (0..1000).any(|_| !watched.look(LOOK_EVERY, false)));
+        }
     }
 }

@@ -14,7 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::{
     causes::other,
     maps,
-    readers::{self, Looker, Nudged, Readers},
+    readers::{Looker, Nudged, Paced, Readers},
     sys::{self, PodOf},
 };
 
@@ -32,6 +32,8 @@ pub struct ShortcutReaders {
     are_leaving: bool,
     /// Ends have left whose readers are to be nudged.
     are_to_nudge: bool,
+    looks: Paced,
+    nudges: Paced,
 }
 
 impl ShortcutReaders {
@@ -47,6 +49,8 @@ impl ShortcutReaders {
             looker: None,
             are_leaving: false,
             are_to_nudge: false,
+            looks: Paced::looks(),
+            nudges: Paced::nudges(),
         })
     }
 
@@ -88,14 +92,14 @@ impl ShortcutReaders {
         Ok(Duration::from_nanos(limits.until_ns).saturating_sub(now))
     }
 
-    /// Has ends leave the shortcut that are to, and nudges their readers. Must run in the namespace of the sockets.
-    /// Returns the pause until the next look. `left` is told the cookies of those that have left.
+    /// Has ends leave the shortcut that are to, and nudges their readers, each when its time has come. Must run in the
+    /// namespace of the sockets. Returns the pause until this is to be called again. `left` is told the cookies of those
+    /// that have left.
     ///
     /// # Errors
     /// The kernel does not run the iterators.
     pub fn look(&mut self, left: impl FnMut(u64)) -> io::Result<Duration> {
-        let (looked, pause) = readers::paced(|| self.look_now(Looker::Agent, left));
-        looked.map(|()| pause)
+        self.look_as(Looker::Agent, left)
     }
 
     /// Does the same beside an agent that lives and does not run: only ends of applications that do not read on leave.
@@ -103,8 +107,27 @@ impl ShortcutReaders {
     /// # Errors
     /// As [`Self::look`].
     pub fn look_beside(&mut self) -> io::Result<Duration> {
-        let (looked, pause) = readers::paced(|| self.look_now(Looker::Beside, |_| ()));
-        looked.map(|()| pause)
+        self.look_as(Looker::Beside, |_| ())
+    }
+
+    fn look_as(&mut self, looker: Looker, left: impl FnMut(u64)) -> io::Result<Duration> {
+        if let Some(begun) = self.looks.begin() {
+            let looked = self.look_now(looker, left);
+            self.looks.end(begun);
+            looked?;
+        }
+        if self.are_to_nudge
+            && let Some(begun) = self.nudges.begin()
+        {
+            let nudged = self.readers.nudge();
+            self.nudges.end(begun);
+            self.are_to_nudge = nudged? == Nudged::NotAll;
+        }
+        let pause = self.looks.pause();
+        Ok(match self.are_to_nudge {
+            true => pause.min(self.nudges.pause()),
+            false => pause,
+        })
     }
 
     fn look_now(&mut self, looker: Looker, mut left: impl FnMut(u64)) -> io::Result<()> {
@@ -120,9 +143,6 @@ impl ShortcutReaders {
                 self.are_to_nudge = true;
                 left(*cookie);
             }
-        }
-        if self.are_to_nudge {
-            self.are_to_nudge = self.readers.nudge()? == Nudged::NotAll;
         }
         Ok(())
     }

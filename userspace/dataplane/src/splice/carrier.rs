@@ -23,7 +23,7 @@ use super::Near;
 use crate::{
     listeners::Mark,
     netns_handle::NetnsHandle,
-    readers::{self, LOOK_EVERY, Looker, Nudged, Readers},
+    readers::{LOOK_EVERY, Looker, Nudged, Paced, Readers},
     splice::refusal::SpliceRefusal,
     sys::{self, PodOf},
 };
@@ -80,6 +80,7 @@ pub(super) struct Carrier {
     readers: Readers,
     /// Namespaces in which readers that have left are to be nudged at the next look.
     to_nudge: Mutex<Vec<Namespace>>,
+    paces: Mutex<Paces>,
     /// Told when there is something to look at: a flow, or a reader to be nudged.
     to_look: Notify,
     /// The last look has failed.
@@ -92,6 +93,12 @@ pub(super) struct Carrier {
     pub(super) left: AtomicBool,
     /// Dropped, sockets would leave the maps.
     _sockets: [SockHash<MapData, u64>; 3],
+}
+
+/// When a carrier looks after readers again, and nudges them.
+struct Paces {
+    looks: Paced,
+    nudges: Paced,
 }
 
 /// The maps of orders and of the kernel's counts.
@@ -187,6 +194,10 @@ impl Carrier {
             callers: Mutex::default(),
             readers,
             to_nudge: Mutex::default(),
+            paces: Mutex::new(Paces {
+                looks: Paced::looks(),
+                nudges: Paced::nudges(),
+            }),
             to_look: Notify::new(),
             cannot_look: AtomicBool::new(false),
             programs: OnceLock::new(),
@@ -243,12 +254,14 @@ impl Carrier {
         }
     }
 
-    /// Looks after readers. Returns the pause until the next look.
+    /// Looks after readers, and nudges them, each when its time has come. Returns the pause until this is to be called
+    /// again.
     fn paced_look(&self) -> Duration {
-        let (looked, pause) = readers::paced(|| self.look_after_readers());
+        let looked = self.look_and_nudge();
         let could_not = self.cannot_look.swap(looked.is_err(), Relaxed);
-        let Err(error) = looked else {
-            return pause;
+        let error = match looked {
+            Ok(pause) => return pause,
+            Err(error) => error,
         };
         if !could_not {
             tracing::warn!(%error, "nobody looks after readers in sockmaps until it works: it is tried again every second");
@@ -256,7 +269,28 @@ impl Carrier {
         NOT_AGAIN_FOR
     }
 
-    /// Has the sockets of flows leave the sockmaps of which an application does not read on. Nudges readers.
+    fn look_and_nudge(&self) -> io::Result<Duration> {
+        let mut paces = self.paces.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(begun) = paces.looks.begin() {
+            let looked = self.look_after_readers();
+            paces.looks.end(begun);
+            looked?;
+        }
+        if !self.to_nudge().is_empty()
+            && let Some(begun) = paces.nudges.begin()
+        {
+            let nudged = self.nudge();
+            paces.nudges.end(begun);
+            nudged?;
+        }
+        let pause = paces.looks.pause();
+        Ok(match self.to_nudge().is_empty() {
+            true => pause,
+            false => pause.min(paces.nudges.pause()),
+        })
+    }
+
+    /// Has the sockets of flows leave the sockmaps of which an application does not read on.
     fn look_after_readers(&self) -> io::Result<()> {
         let mut maps = self.maps();
         // A flow that ends leaves the maps first, and then these.
@@ -277,8 +311,7 @@ impl Carrier {
                 self.nudge_later(caller.netns.clone());
             }
         }
-        drop((callers, maps));
-        self.nudge()
+        Ok(())
     }
 
     /// Has readers in this namespace nudged that have left, at the next look.

@@ -101,6 +101,26 @@ fn a_flow_that_has_left_says_why() {
     assert_eq!(bytes(&agent, "shortcut"), before);
 }
 
+/// Edges that come by chance, as for room to write: each has such a reader read once, and it is never twice at one place.
+#[test]
+fn a_reader_that_hardly_reads_on_leaves() {
+    let hosts = Hosts::new();
+    let listener = listen(&hosts, Family::V4);
+    let agent = hosts.agent(&shortcut(&[port(&listener)]));
+    let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
+    exchange(&mut client, &mut server);
+    // In bulk, by TCP.
+    server.write_all(&[1; 100_000]).unwrap();
+    for reads in 1.. {
+        client.read_exact(&mut [0; 100]).unwrap();
+        if safer(&agent, "reader_stalled") == 1 {
+            break;
+        }
+        assert!(reads < 100, "it is still in");
+        thread::sleep(Duration::from_millis(30));
+    }
+}
+
 /// A kill leaves the shortcut open for some seconds, a stop closes it.
 #[test]
 fn when_the_agent_has_gone_a_reader_that_asks_gets_everything_and_every_flow_leaves() {

@@ -12,7 +12,7 @@ use socket2::SockRef;
 
 use super::{
     FLOW_BYTES, FLOW_MESSAGES, bytes, exchange, flows, listen, messages, pair, pattern, port,
-    ready, shortcut,
+    ready, safer, shortcut,
 };
 use crate::common::*;
 
@@ -103,6 +103,23 @@ fn a_reader_that_stops_is_bounded_and_misses_nothing() {
         assert_eq!(server.read(&mut again).unwrap(), 5);
         messages(&agent, "shortcut") == before + 1
     });
+}
+
+/// A reader that asks FIONREAD would read a little at each edge, and seem to read on.
+#[test]
+fn a_spill_is_announced_once() {
+    let hosts = Hosts::new();
+    let listener = listen(&hosts, Family::V4);
+    let agent = hosts.agent(&shortcut(&[port(&listener)]));
+    let (client, mut server) = pair(&hosts, &listener, Family::V4);
+    client.set_nonblocking(true).unwrap();
+    while (&client).write(&[1; 1 << 14]).is_ok() {}
+    let past = bytes(&agent, "shortcut") as usize;
+    server.read_exact(&mut vec![0; past]).unwrap();
+    // By then the agent has looked many times.
+    eventually("it has left", || safer(&agent, "reader_stalled") == 1);
+    let nudges = agent.metric("underpass_shortcut_nudges_total").unwrap();
+    assert_eq!(nudges, 1.0);
 }
 
 /// Bytes take TCP, in order, where the host's TCP has no memory to spare.
