@@ -116,7 +116,8 @@ static __always_inline __u32 enter(struct __sk_buff *skb, const struct up_leg_qu
 }
 
 /* The agent has closed its socket, so nobody puts anything into the application's psock any more. Forgets both ends,
- * unless the application has bytes to read: then it leaves at a later look, and is to be asked about again. */
+ * unless the application has bytes to read: then it leaves at a later look, is nudged by its end (nudge_left), and is to be asked
+ * about again. */
 static __always_inline __u32 end_leg(struct __sk_buff *skb, const struct up_leg_question *q)
 {
 	__u64 own_cookie = q->own_cookie, app_cookie = q->app_cookie;
@@ -126,8 +127,10 @@ static __always_inline __u32 end_leg(struct __sk_buff *skb, const struct up_leg_
 
 	bpf_map_delete_elem(&shortcut_ends, &own_cookie);
 	tp = app ? bpf_skc_to_tcp_sock(app) : 0;
-	if (tp && (__u64)SOCK_OF(tp).sk_user_data & USER_DATA_PSOCK)
-		reads = queued((__u64)SOCK_OF(tp).sk_user_data) || SOCK_OF(tp).sk_receive_queue.qlen;
+	if (tp)
+		reads = SOCK_OF(tp).sk_receive_queue.qlen;
+	if (tp && !reads && (__u64)SOCK_OF(tp).sk_user_data & USER_DATA_PSOCK)
+		reads = queued((__u64)SOCK_OF(tp).sk_user_data);
 	if (app)
 		bpf_sk_release(app);
 	if (reads) {
