@@ -16,62 +16,103 @@ use crate::sys;
 /// The shortest interval of looks. A reader that is at the same place at two of them leaves.
 pub const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Looks take at most one part in so many of a processor: over some thousand sockets they are rarer.
+/// Looks, and nudges that are repeated, take at most one part in so many of a processor: over some thousand sockets they are
+/// rarer.
 const LOOKS_SHARE: u32 = 200;
 
-/// Nudges take at most one part in so many: each goes through all TCP sockets of the host, and is of a reader that waits.
+/// Nudges of readers that have left since the last one take at most one part in so many: each goes through all TCP sockets
+/// of the host, and somebody waits.
 const NUDGES_SHARE: u32 = 20;
 
 /// The number of times in whose mean one counts.
 const MEAN_OF: u32 = 8;
 
-/// Work that is repeated, and takes at most a share of a processor.
-#[derive(Debug)]
-pub(crate) struct Paced {
-    share: u32,
-    /// The time that it takes, over the last some times: one alone may have found cold caches.
-    takes: Duration,
-    next: Option<Instant>,
+/// Whom a nudge is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ToNudge {
+    #[default]
+    Nobody,
+    /// Readers for whom a system call went on at the last nudge that began in the map.
+    Again,
+    /// Readers who have left since.
+    Left,
 }
 
-impl Paced {
-    pub(crate) const fn looks() -> Self {
-        Self {
-            share: LOOKS_SHARE,
-            takes: Duration::ZERO,
-            next: None,
+/// The times of looks and nudges.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    looks: Paced,
+    nudges: Paced,
+}
+
+impl Pace {
+    /// Begins a look, if one is due.
+    pub(crate) fn begin_look(&self) -> Option<Begun> {
+        self.looks.begin(LOOKS_SHARE)
+    }
+
+    /// Ends a look, on the thread that began it.
+    pub(crate) fn end_look(&mut self, begun: Begun) {
+        self.looks.end(begun);
+    }
+
+    /// Begins a nudge, if one is due.
+    pub(crate) fn begin_nudge(&self, whom: ToNudge) -> Option<Begun> {
+        self.nudges.begin(whom.share()?)
+    }
+
+    /// Ends a nudge, on the thread that began it.
+    pub(crate) fn end_nudge(&mut self, begun: Begun) {
+        self.nudges.end(begun);
+    }
+
+    /// The time until a look is due, or a nudge.
+    pub(crate) fn pause(&self, whom: ToNudge) -> Duration {
+        let look = self.looks.pause(LOOKS_SHARE);
+        let nudge = whom.share().map(|share| self.nudges.pause(share));
+        nudge.map_or(look, |nudge| nudge.min(look))
+    }
+}
+
+impl ToNudge {
+    fn share(self) -> Option<u32> {
+        match self {
+            Self::Nobody => None,
+            Self::Again => Some(LOOKS_SHARE),
+            Self::Left => Some(NUDGES_SHARE),
         }
     }
+}
 
-    pub(crate) const fn nudges() -> Self {
-        Self {
-            share: NUDGES_SHARE,
-            takes: Duration::ZERO,
-            next: None,
-        }
-    }
-
-    /// The time until the work is due.
-    pub(crate) fn pause(&self) -> Duration {
-        let left = |next: Instant| next.saturating_duration_since(Instant::now());
-        self.next.map_or(Duration::ZERO, left)
-    }
-
-    /// Begins the work, if it is due.
-    pub(crate) fn begin(&self) -> Option<Begun> {
-        self.pause().is_zero().then(|| Begun(processor_time()))
-    }
-
-    /// Ends the work, on the thread that began it. It is due again after [`LOOK_EVERY`], or as much later as it takes long.
-    pub(crate) fn end(&mut self, Begun(begun): Begun) {
-        let took = processor_time().saturating_sub(begun);
-        self.takes = (self.takes * (MEAN_OF - 1) + took) / MEAN_OF;
-        self.next = Some(Instant::now() + LOOK_EVERY.max(self.takes * self.share));
-    }
+/// Work that is repeated.
+#[derive(Debug, Default)]
+struct Paced {
+    /// The processor time that it takes, over the last some times: one alone may have found cold caches.
+    takes: Duration,
+    ended: Option<Instant>,
 }
 
 /// The processor time at which work began.
 pub(crate) struct Begun(Duration);
+
+impl Paced {
+    fn begin(&self, share: u32) -> Option<Begun> {
+        self.pause(share).is_zero().then(|| Begun(processor_time()))
+    }
+
+    fn end(&mut self, Begun(begun): Begun) {
+        let took = processor_time().saturating_sub(begun);
+        self.takes = (self.takes * (MEAN_OF - 1) + took) / MEAN_OF;
+        self.ended = Some(Instant::now());
+    }
+
+    /// The time until the work is due: [`LOOK_EVERY`] after the last time, or as much later as it takes long.
+    fn pause(&self, share: u32) -> Duration {
+        let rest = LOOK_EVERY.max(self.takes * share);
+        let left = |ended: Instant| (ended + rest).saturating_duration_since(Instant::now());
+        self.ended.map_or(Duration::ZERO, left)
+    }
+}
 
 /// Returns the processor time of this thread.
 fn processor_time() -> Duration {
@@ -171,20 +212,24 @@ mod tests {
     }
 
     #[test]
-    fn work_is_done_when_it_is_due_and_as_rarely_as_it_is_dear() {
-        let mut looks = Paced::looks();
-        let begun = looks.begin().unwrap();
-        looks.end(begun);
-        assert!(looks.begin().is_none());
-        assert!(looks.pause() <= LOOK_EVERY);
-        let (mut looks, mut nudges) = (Paced::looks(), Paced::nudges());
-        for paced in [&mut looks, &mut nudges] {
-            let begun = paced.begin().unwrap();
-            busy(Duration::from_millis(80));
-            paced.end(begun);
-        }
-        // An eighth of 80 ms counts so far.
-        assert!(looks.pause() > Duration::from_millis(1_900));
-        assert!(nudges.pause() > LOOK_EVERY && nudges.pause() < Duration::from_millis(1_000));
+    fn looks_and_nudges_are_as_rare_as_they_are_dear() {
+        let mut pace = Pace::default();
+        let begun = pace.begin_look().unwrap();
+        pace.end_look(begun);
+        assert!(pace.begin_look().is_none());
+        assert!(pace.begin_nudge(ToNudge::Nobody).is_none());
+        let begun = pace.begin_nudge(ToNudge::Again).unwrap();
+        // An eighth of them counts.
+        busy(Duration::from_millis(80));
+        pace.end_nudge(begun);
+        assert!(pace.pause(ToNudge::Left) <= LOOK_EVERY);
+        let again = pace.nudges.pause(LOOKS_SHARE);
+        assert!(again > Duration::from_millis(1_900), "{again:?}");
+        let left = pace.nudges.pause(NUDGES_SHARE);
+        assert!(left > LOOK_EVERY && left < again / 5, "{left:?}");
+        std::thread::sleep(LOOK_EVERY + left);
+        assert!(pace.begin_look().is_some() && pace.begin_nudge(ToNudge::Again).is_none());
+        assert!(pace.begin_nudge(ToNudge::Left).is_some());
+        assert_eq!(pace.pause(ToNudge::Left), Duration::ZERO);
     }
 }

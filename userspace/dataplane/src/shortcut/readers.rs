@@ -14,7 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::{
     causes::other,
     maps,
-    readers::{Looker, Nudged, Paced, Readers},
+    readers::{Looker, Nudged, Pace, Readers, ToNudge},
     sys::{self, PodOf},
 };
 
@@ -31,9 +31,8 @@ pub struct ShortcutReaders {
     /// Ends were told at the last look to leave.
     are_leaving: bool,
     /// Ends have left whose readers are to be nudged.
-    are_to_nudge: bool,
-    looks: Paced,
-    nudges: Paced,
+    to_nudge: ToNudge,
+    pace: Pace,
 }
 
 impl ShortcutReaders {
@@ -48,9 +47,8 @@ impl ShortcutReaders {
             limits_descriptor: limits,
             looker: None,
             are_leaving: false,
-            are_to_nudge: false,
-            looks: Paced::looks(),
-            nudges: Paced::nudges(),
+            to_nudge: ToNudge::Nobody,
+            pace: Pace::default(),
         })
     }
 
@@ -111,23 +109,20 @@ impl ShortcutReaders {
     }
 
     fn look_as(&mut self, looker: Looker, left: impl FnMut(u64)) -> io::Result<Duration> {
-        if let Some(begun) = self.looks.begin() {
+        if let Some(begun) = self.pace.begin_look() {
             let looked = self.look_now(looker, left);
-            self.looks.end(begun);
+            self.pace.end_look(begun);
             looked?;
         }
-        if self.are_to_nudge
-            && let Some(begun) = self.nudges.begin()
-        {
+        if let Some(begun) = self.pace.begin_nudge(self.to_nudge) {
             let nudged = self.readers.nudge();
-            self.nudges.end(begun);
-            self.are_to_nudge = nudged? == Nudged::NotAll;
+            self.pace.end_nudge(begun);
+            self.to_nudge = match nudged? {
+                Nudged::All => ToNudge::Nobody,
+                Nudged::NotAll => ToNudge::Again,
+            };
         }
-        let pause = self.looks.pause();
-        Ok(match self.are_to_nudge {
-            true => pause.min(self.nudges.pause()),
-            false => pause,
-        })
+        Ok(self.pace.pause(self.to_nudge))
     }
 
     fn look_now(&mut self, looker: Looker, mut left: impl FnMut(u64)) -> io::Result<()> {
@@ -140,7 +135,7 @@ impl ShortcutReaders {
         self.are_leaving = stalled.are_leaving;
         for cookie in &stalled.leave_now {
             if self.socks.remove(cookie).is_ok() {
-                self.are_to_nudge = true;
+                self.to_nudge = ToNudge::Left;
                 left(*cookie);
             }
         }

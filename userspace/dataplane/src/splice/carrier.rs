@@ -23,7 +23,7 @@ use super::Near;
 use crate::{
     listeners::Mark,
     netns_handle::NetnsHandle,
-    readers::{LOOK_EVERY, Looker, Nudged, Paced, Readers},
+    readers::{LOOK_EVERY, Looker, Nudged, Pace, Readers, ToNudge},
     splice::refusal::SpliceRefusal,
     sys::{self, PodOf},
 };
@@ -78,9 +78,8 @@ pub(super) struct Carrier {
     maps: Mutex<Maps>,
     callers: Mutex<Callers>,
     readers: Readers,
-    /// Namespaces in which readers that have left are to be nudged at the next look.
-    to_nudge: Mutex<Vec<Namespace>>,
-    paces: Mutex<Paces>,
+    to_nudge: Mutex<Left>,
+    pace: Mutex<Pace>,
     /// Told when there is something to look at: a flow, or a reader to be nudged.
     to_look: Notify,
     /// The last look has failed.
@@ -95,10 +94,12 @@ pub(super) struct Carrier {
     _sockets: [SockHash<MapData, u64>; 3],
 }
 
-/// When a carrier looks after readers again, and nudges them.
-struct Paces {
-    looks: Paced,
-    nudges: Paced,
+/// Readers that have left and are to be nudged.
+#[derive(Default)]
+struct Left {
+    whom: ToNudge,
+    /// Their namespaces.
+    namespaces: Vec<Namespace>,
 }
 
 /// The maps of orders and of the kernel's counts.
@@ -131,6 +132,18 @@ impl Maps {
             }
             self.fallow.pop_front();
             forgotten(self.splices.remove(&id));
+        }
+    }
+}
+
+impl Left {
+    fn add(&mut self, netns: Namespace, whom: ToNudge) {
+        let number = |n: &Namespace| n.as_ref().map(Arc::as_ptr);
+        if !self.namespaces.iter().any(|n| number(n) == number(&netns)) {
+            self.namespaces.push(netns);
+        }
+        if self.whom != ToNudge::Left {
+            self.whom = whom;
         }
     }
 }
@@ -194,10 +207,7 @@ impl Carrier {
             callers: Mutex::default(),
             readers,
             to_nudge: Mutex::default(),
-            paces: Mutex::new(Paces {
-                looks: Paced::looks(),
-                nudges: Paced::nudges(),
-            }),
+            pace: Mutex::default(),
             to_look: Notify::new(),
             cannot_look: AtomicBool::new(false),
             programs: OnceLock::new(),
@@ -270,24 +280,30 @@ impl Carrier {
     }
 
     fn look_and_nudge(&self) -> io::Result<Duration> {
-        let mut paces = self.paces.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(begun) = paces.looks.begin() {
+        let mut pace = self.pace();
+        if let Some(begun) = pace.begin_look() {
             let looked = self.look_after_readers();
-            paces.looks.end(begun);
+            pace.end_look(begun);
             looked?;
         }
-        if !self.to_nudge().is_empty()
-            && let Some(begun) = paces.nudges.begin()
-        {
+        let whom = self.to_nudge().whom;
+        if let Some(begun) = pace.begin_nudge(whom) {
             let nudged = self.nudge();
-            paces.nudges.end(begun);
+            pace.end_nudge(begun);
             nudged?;
         }
-        let pause = paces.looks.pause();
-        Ok(match self.to_nudge().is_empty() {
-            true => pause,
-            false => pause.min(paces.nudges.pause()),
-        })
+        drop(pace);
+        Ok(self.pause())
+    }
+
+    /// The time until a look is due, or a nudge.
+    fn pause(&self) -> Duration {
+        let whom = self.to_nudge().whom;
+        self.pace().pause(whom)
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the sockets of flows leave the sockmaps of which an application does not read on.
@@ -314,35 +330,37 @@ impl Carrier {
         Ok(())
     }
 
-    /// Has readers in this namespace nudged that have left, at the next look.
+    /// Has readers in this namespace nudged that have left.
     pub(super) fn nudge_later(&self, netns: Namespace) {
-        let mut to_nudge = self.to_nudge();
-        let number = |n: &Namespace| n.as_ref().map(Arc::as_ptr);
-        if !to_nudge.iter().any(|n| number(n) == number(&netns)) {
-            to_nudge.push(netns);
-            self.to_look.notify_one();
-        }
+        self.to_nudge().add(netns, ToNudge::Left);
+        self.to_look.notify_one();
     }
 
     fn nudge(&self) -> io::Result<()> {
-        let namespaces = std::mem::take(&mut *self.to_nudge());
-        for netns in namespaces {
+        let left = std::mem::take(&mut *self.to_nudge());
+        let mut failed = Ok(());
+        for netns in left.namespaces {
             let nudged = match &netns {
-                None => self.readers.nudge()?,
-                Some(netns) => netns.within(|| self.readers.nudge())?,
+                None => self.readers.nudge(),
+                Some(netns) => netns.within(|| self.readers.nudge()),
             };
-            if nudged == Nudged::NotAll {
-                self.nudge_later(netns);
+            match nudged {
+                Ok(Nudged::All) => {}
+                Ok(Nudged::NotAll) => self.to_nudge().add(netns, ToNudge::Again),
+                Err(error) => {
+                    self.to_nudge().add(netns, left.whom);
+                    failed = Err(error);
+                }
             }
         }
-        Ok(())
+        failed
     }
 
     fn has_to_look(&self) -> bool {
-        !self.callers().is_empty() || !self.to_nudge().is_empty()
+        !self.callers().is_empty() || self.to_nudge().whom != ToNudge::Nobody
     }
 
-    fn to_nudge(&self) -> MutexGuard<'_, Vec<Namespace>> {
+    fn to_nudge(&self) -> MutexGuard<'_, Left> {
         self.to_nudge.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -396,7 +414,10 @@ impl Calls {
                     next_look = time::Instant::now() + self.carrier.paced_look();
                     continue;
                 }
-                () = self.carrier.to_look.notified(), if !has_to_look => continue,
+                () = self.carrier.to_look.notified() => {
+                    next_look = time::Instant::now() + self.carrier.pause();
+                    continue;
+                }
             };
             let mut called = 0;
             while let Some(record) = ready.get_inner_mut().next() {
