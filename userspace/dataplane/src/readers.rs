@@ -27,7 +27,7 @@ const NUDGES_SHARE: u32 = 20;
 /// The number of times in whose mean one counts.
 const MEAN_OF: u32 = 8;
 
-/// Whom a nudge is for.
+/// The readers that a nudge is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ToNudge {
     #[default]

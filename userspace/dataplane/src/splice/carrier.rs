@@ -98,7 +98,7 @@ pub(super) struct Carrier {
 #[derive(Default)]
 struct Left {
     whom: ToNudge,
-    /// Their namespaces.
+    /// The namespaces of these readers.
     namespaces: Vec<Namespace>,
 }
 
