@@ -4,7 +4,7 @@
 //! be idle for as long as the script lets both ends be, and for the limit; then it hangs, is
 //! reported, and its socket is shut down, so that its threads come back.
 //!
-//! Who edits a stream passes whole frames: of a long one that is sent in small pieces an end gets nothing for as long as
+//! Edited streams come in whole frames: of a long one that is sent in small pieces an end gets nothing for as long as
 //! that takes. So an end of an edited stream does not hang while the other moves, which is in this process then.
 
 use std::{

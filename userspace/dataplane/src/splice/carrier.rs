@@ -415,7 +415,10 @@ impl Calls {
                     continue;
                 }
                 () = self.carrier.to_look.notified() => {
-                    next_look = time::Instant::now() + self.carrier.pause();
+                    // One that has failed is not tried again sooner.
+                    if !self.carrier.cannot_look.load(Relaxed) {
+                        next_look = time::Instant::now() + self.carrier.pause();
+                    }
                     continue;
                 }
             };
