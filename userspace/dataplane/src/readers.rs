@@ -69,8 +69,13 @@ impl Pace {
     /// The time until a look is due, or a nudge.
     pub(crate) fn pause(&self, whom: ToNudge) -> Duration {
         let look = self.looks.pause(LOOKS_SHARE);
-        let nudge = whom.share().map(|share| self.nudges.pause(share));
-        nudge.map_or(look, |nudge| nudge.min(look))
+        self.pause_of_nudges(whom)
+            .map_or(look, |nudge| nudge.min(look))
+    }
+
+    /// The time until a nudge is due, if any is to be.
+    pub(crate) fn pause_of_nudges(&self, whom: ToNudge) -> Option<Duration> {
+        whom.share().map(|share| self.nudges.pause(share))
     }
 }
 

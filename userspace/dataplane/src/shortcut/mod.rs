@@ -344,7 +344,7 @@ impl Shortcut {
     /// to be called again.
     pub(crate) fn look_after_readers(&mut self) -> Result<Duration, AttachError> {
         self.legs.end_lingering();
-        if self.readers().is_none_or(ShortcutReaders::is_empty) {
+        if self.readers().is_none_or(ShortcutReaders::is_idle) {
             return Ok(LOOK_EVERY);
         }
         if self.is_open() {

@@ -74,9 +74,9 @@ impl ShortcutReaders {
         Self::new(Readers::of([find, find_beside, nudge]), socks, limits)
     }
 
-    /// Whether no socket is on the shortcut.
-    pub fn is_empty(&self) -> bool {
-        self.socks.keys().next().is_none()
+    /// Whether no socket is on the shortcut, and nobody who has left it waits for a nudge.
+    pub fn is_idle(&self) -> bool {
+        self.to_nudge == ToNudge::Nobody && self.socks.keys().next().is_none()
     }
 
     /// Returns the time for which the agent has said that it lives, zero if that is over: it is dead, does not run, or
@@ -108,12 +108,29 @@ impl ShortcutReaders {
         self.look_as(Looker::Beside, |_| ())
     }
 
+    /// Nudges those whom this process has let out, if it is time, beside an agent that runs again and looks itself.
+    /// Returns the pause until this is to be called again, or none.
+    ///
+    /// # Errors
+    /// The kernel does not run the iterator.
+    pub fn nudge_beside(&mut self) -> io::Result<Option<Duration>> {
+        // What the agent has done by the next look, nobody knows here.
+        self.looker = None;
+        self.nudge()?;
+        Ok(self.pace.pause_of_nudges(self.to_nudge))
+    }
+
     fn look_as(&mut self, looker: Looker, left: impl FnMut(u64)) -> io::Result<Duration> {
         if let Some(begun) = self.pace.begin_look() {
             let looked = self.look_now(looker, left);
             self.pace.end_look(begun);
             looked?;
         }
+        self.nudge()?;
+        Ok(self.pace.pause(self.to_nudge))
+    }
+
+    fn nudge(&mut self) -> io::Result<()> {
         if let Some(begun) = self.pace.begin_nudge(self.to_nudge) {
             let nudged = self.readers.nudge();
             self.pace.end_nudge(begun);
@@ -122,12 +139,17 @@ impl ShortcutReaders {
                 Nudged::NotAll => ToNudge::Again,
             };
         }
-        Ok(self.pace.pause(self.to_nudge))
+        Ok(())
     }
 
     fn look_now(&mut self, looker: Looker, mut left: impl FnMut(u64)) -> io::Result<()> {
-        // The same looker may have told ends to leave in a process that is dead now.
-        if self.looker.replace(looker) != Some(looker) || self.are_leaving {
+        let is_first = self.looker.replace(looker) != Some(looker);
+        if is_first {
+            // Another process may have let readers out, and be dead or stopped before it has nudged them.
+            self.to_nudge = ToNudge::Left;
+        }
+        // It may have told ends to leave, too.
+        if is_first || self.are_leaving {
             // Whoever did not see yet that an end is to leave has found his target by then, and holds it.
             sys::wait_for_running_programs()?;
         }

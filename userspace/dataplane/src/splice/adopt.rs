@@ -150,7 +150,7 @@ impl Splicer {
         };
         let engine = Engine::of(order.engine.into()).ok_or(NotResumed::UnderWay)?;
         let question = abi::SpliceQuestion { id, ..NO_QUESTION };
-        let answer = self.carrier.look(&question, near)?;
+        let answer = self.carrier.look(&question, near, None)?;
         // The one thing that an owner may do while its order is engaged is to read the applications.
         let read_on = answer.near_leg_copied_seq != order.up_seq
             || engine == Engine::Sender && answer.far_leg_copied_seq != order.down_seq;

@@ -226,11 +226,12 @@ impl Carrier {
         Calls { ring, carrier }
     }
 
-    /// Runs `splice_look` here and now.
+    /// Runs `splice_look` here and now. `netns`: where the applications' sockets are that it may enrol.
     pub(super) fn look(
         &self,
         question: &abi::SpliceQuestion,
         near: Near,
+        netns: Option<&Arc<NetnsHandle>>,
     ) -> Result<abi::SpliceAnswer, SpliceRefusal> {
         let mut out = [0; QUESTION_BYTES];
         let ran = sys::run_program(self.look.as_fd(), sys::bytes::of(question), &mut out);
@@ -241,7 +242,7 @@ impl Carrier {
         let answer = sys::bytes::read::<abi::SpliceAnswer>(&out)
             .ok_or_else(|| SpliceRefusal::Kernel("a short answer".into()))?;
         if answer.to_nudge != 0 {
-            self.readers.nudge().map_err(kernel)?;
+            self.nudge_later(netns.cloned());
         }
         SpliceRefusal::of(&answer, near).map_or(Ok(answer), Err)
     }

@@ -242,7 +242,10 @@ impl Splicer {
             return Err(SpliceRefusal::NoEngine);
         }
         self.carrier.maps().clear();
-        let look = |question: &abi::SpliceQuestion| self.carrier.look(question, application.near());
+        let look = |question: &abi::SpliceQuestion| {
+            self.carrier
+                .look(question, application.near(), application.netns())
+        };
         let answer = application.look(question, look)?;
         let engine = Engine::of(answer.engine).ok_or_else(|| kernel("enrolled by no engine"))?;
         let to_near = (engine == Engine::Sender).then_some(&*near);
@@ -405,7 +408,7 @@ impl Splice {
             id: self.id,
             ..NO_QUESTION
         };
-        let answer = self.carrier.look(&question, self.near)?;
+        let answer = self.carrier.look(&question, self.near, None)?;
         let sent = (kernels.down_redirected as u32).wrapping_add(to_near as u32);
         Ok(match answer.near_leg_write_seq {
             end if end == self.base_down.wrapping_add(sent) => Drained::Yes,
@@ -512,7 +515,7 @@ mod tests {
             .set_linger(Some(Duration::ZERO))
             .unwrap();
         drop(peer);
-        let answer = splicer.carrier.look(&question, Near::Client);
+        let answer = splicer.carrier.look(&question, Near::Client, None);
         assert!(
             matches!(answer, Err(SpliceRefusal::SocketGone)),
             "{answer:?}"

@@ -42,7 +42,8 @@ impl Shortcuts {
 
     /// Goes on with the shortcut of the agent, which has died, if it had one.
     pub(super) fn agent_died(&mut self) {
-        let Some(left) = self.agents.take().filter(|s| !s.readers.is_empty()) else {
+        // Also one that nobody is on: who has left it last may wait for a nudge.
+        let Some(left) = self.agents.take() else {
             return;
         };
         if self.orphans.len() == MOST {
@@ -81,7 +82,7 @@ impl Shortcuts {
                 NOT_AGAIN_FOR
             });
             orphan.next = Instant::now() + pause;
-            !orphan.readers.is_empty()
+            !orphan.readers.is_idle()
         });
         if let Some(timed) = self.agents.as_mut().filter(|timed| timed.next <= now) {
             let was_away = self.is_agent_away;
@@ -116,12 +117,14 @@ fn not_looked(error: &io::Error) {
 fn look_beside(readers: &mut ShortcutReaders) -> io::Result<(bool, Duration)> {
     let stays_open = readers.stays_open()?;
     if !stays_open.is_zero() {
-        return Ok((false, stays_open.max(LOOK_EVERY)));
+        let nudge = readers.nudge_beside()?;
+        return Ok((false, nudge.unwrap_or(stays_open.max(LOOK_EVERY))));
     }
-    if readers.is_empty() {
-        return Ok((false, NOBODY_FOR));
-    }
-    readers.look_beside().map(|pause| (true, pause))
+    let pause = readers.look_beside()?;
+    Ok(match readers.is_idle() {
+        true => (false, NOBODY_FOR),
+        false => (true, pause),
+    })
 }
 
 /// The pause while nobody is on the shortcut of an agent that does not say that it lives: it has closed it, perhaps.

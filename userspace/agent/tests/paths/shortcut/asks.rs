@@ -34,6 +34,43 @@ fn a_reader_that_asks_first_gets_everything_on_either_side() {
     assert!(safer(&agent, "reader_stalled") > 0);
 }
 
+/// Connections that a nudge goes through, too: it takes a millisecond and more.
+const OTHERS: usize = 4_000;
+
+fn others(hosts: &Hosts) -> Vec<(TcpStream, TcpStream)> {
+    let listener = listen(hosts, Family::V4);
+    (0..OTHERS)
+        .map(|_| pair(hosts, &listener, Family::V4))
+        .collect()
+}
+
+/// The last of them leaves when a nudge has just been, and nobody is on the shortcut any more when the next is due.
+#[test]
+fn readers_that_leave_one_after_the_other_get_everything() {
+    let hosts = Hosts::new();
+    let listener = listen(&hosts, Family::V4);
+    let agent = hosts.agent(&shortcut(&[port(&listener)]));
+    let _others = others(&hosts);
+    let sent = dataplane::probe_traffic::bytes(1, 0, 100_000);
+    for after in (80..140).step_by(10).map(Duration::from_millis) {
+        let mut pairs = [(); 2].map(|()| pair(&hosts, &listener, Family::V4));
+        for (client, server) in &mut pairs {
+            exchange(client, server);
+        }
+        thread::scope(|scope| {
+            for ((client, server), wait) in pairs.iter_mut().zip([Duration::ZERO, after]) {
+                let sent = &sent;
+                scope.spawn(move || {
+                    thread::sleep(wait);
+                    server.write_all(sent).unwrap();
+                    assert!(read_asking(client, sent.len()) == *sent, "other bytes");
+                });
+            }
+        });
+    }
+    assert!(safer(&agent, "reader_stalled") > 0);
+}
+
 /// For longer than looks go on after a spill.
 const WITHOUT: Duration = Duration::from_millis(1_500);
 
@@ -195,6 +232,40 @@ fn while_the_agent_does_not_run_a_reader_that_asks_gets_everything_and_other_flo
         exchange(quiet, quiets);
         messages(&agent, "shortcut") > before
     });
+}
+
+/// The agent has let a reader out, and is killed or stopped before the next nudge is due.
+#[test]
+fn a_reader_that_has_left_before_the_agent_goes_gets_everything() {
+    for signal in [Signal::SIGKILL, Signal::SIGSTOP] {
+        let hosts = Hosts::new();
+        let listener = listen(&hosts, Family::V4);
+        let agent = agent_with_stay(&hosts, &listener, 500);
+        let _others = others(&hosts);
+        let mut pairs = [(); 2].map(|()| pair(&hosts, &listener, Family::V4));
+        for (client, server) in &mut pairs {
+            exchange(client, server);
+        }
+        let sent = dataplane::probe_traffic::bytes(1, 0, 100_000);
+        let [first, last] = &pairs;
+        let reads = |(client, server): &(TcpStream, TcpStream), wait| {
+            thread::sleep(wait);
+            let mut server = server;
+            server.write_all(&sent).unwrap();
+            assert!(read_asking(client, sent.len()) == sent, "other bytes");
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| reads(first, Duration::ZERO));
+            let lasts = scope.spawn(|| reads(last, Duration::from_millis(100)));
+            // In the sockmap it is told nothing of what came by TCP.
+            while !lasts.is_finished() && rustix::io::ioctl_fionread(&last.0).unwrap() == 0 {
+                thread::yield_now();
+            }
+            agent.signal(signal).unwrap();
+        });
+        // One that does not run does not stop.
+        agent.signal(Signal::SIGCONT).unwrap();
+    }
 }
 
 /// The keeper takes the agent for one that does not run, though it does: between two of its looks.
