@@ -288,7 +288,8 @@ struct tap_ring {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, UP_TAP_SLOTS);
+	/* The slots' first rings, and then their second ones. */
+	__uint(max_entries, 2 * UP_TAP_SLOTS);
 	__type(key, __u32);
 	__array(values, struct tap_ring);
 } tap_rings SEC(".maps"); /* meter, sock_ops → agent; consumed */

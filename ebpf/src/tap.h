@@ -8,8 +8,9 @@
  * where all had passed before, and where a frame begins.
  *
  * A record is of a size class, because a 6.1 verifier wants sizes to be constants. It is reserved, and only then is
- * the reader's sleep looked at: a reader that goes to sleep sees that something is reserved, or is woken. A ring
- * that is full loses what would have been copied, counted with the flow. Of a flow that is left out nothing is copied. The
+ * the reader's sleep looked at: a reader that goes to sleep sees that something is reserved, or is woken. What a slot's
+ * first ring has no room for goes into its second one. That is full, too: what would have been copied is lost, counted
+ * with the flow. Of a flow that is left out nothing is copied. The
  * next record of the direction says that something was missed, because sequence numbers come again.
  *
  * Reads tap_left_out; reads and writes tap_rings, tap_sleeps; writes the meter that it is given.
@@ -79,6 +80,26 @@ static __always_inline __u32 tap_slot(void)
 	return bpf_get_smp_processor_id() & (UP_TAP_SLOTS - 1);
 }
 
+/* The ring for what the slot's first one has no room for. That one is small, so that its memory stays in the caches of its
+ * processor: each record of a large one is written to memory that was read long ago. */
+static __always_inline void *tap_second(__u32 slot)
+{
+	__u32 index = UP_TAP_SLOTS + slot;
+
+	return bpf_map_lookup_elem(&tap_rings, &index);
+}
+
+#define TAP_RESERVE(ring, slot, bytes)                                            \
+	({                                                                        \
+		void *reserved = bpf_ringbuf_reserve(ring, bytes, 0);             \
+		if (!reserved) {                                                  \
+			void *second = tap_second(slot);                          \
+			if (second)                                               \
+				reserved = bpf_ringbuf_reserve(second, bytes, 0); \
+		}                                                                 \
+		reserved;                                                         \
+	})
+
 /* Whether the agent has no time for the flow: it is one of those of its rule that are left out as a whole. */
 static __always_inline int is_left_out(const struct up_connect *connect)
 {
@@ -116,7 +137,7 @@ VERIFIED_ONCE int tap_begin(const struct up_meter *m)
 	ring = bpf_map_lookup_elem(&tap_rings, &slot);
 	if (!ring)
 		return 0;
-	begin = bpf_ringbuf_reserve(ring, sizeof(*begin), 0);
+	begin = TAP_RESERVE(ring, slot, sizeof(*begin));
 	if (!begin)
 		return 0;
 	__builtin_memset(begin, 0, sizeof(*begin));
@@ -138,7 +159,7 @@ static __always_inline void tap_mark(__u64 cookie, __u32 kind, __u32 is_request,
 
 	if (!ring)
 		return;
-	record = bpf_ringbuf_reserve(ring, sizeof(*record), 0);
+	record = TAP_RESERVE(ring, slot, sizeof(*record));
 	if (!record)
 		return;
 	__builtin_memset(record, 0, sizeof(*record));
@@ -212,7 +233,7 @@ static __always_inline __u64 up_to(__u64 bytes, __u64 mask)
 /* One record with room for `most` bytes. Of a packet's first one, `header` is given the first bytes. */
 #define TAP_RECORD(ring, skb, range, n, behind, most, header)                                    \
 	({                                                                               \
-		struct up_tap_record *r = bpf_ringbuf_reserve(ring, sizeof(*r) + (most), 0); \
+		struct up_tap_record *r = TAP_RESERVE(ring, slot, sizeof(*r) + (most));      \
 		if (r) {                                                                 \
 			/* Of 1 to `most`: a 6.12 verifier does not believe a comparison with 0. */   \
 			__u64 bytes = 1 + up_to((n) - 1, (most) - 1);                    \

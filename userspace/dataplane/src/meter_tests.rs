@@ -333,22 +333,28 @@ fn bytes_that_are_no_packet_pass_as_they_were() {
     }
 }
 
-/// The copies of a flow that has begun, in the smallest ring.
+/// The copies of a flow that has begun, in the smallest rings.
 struct Copies {
     copied: Rings,
     _rings: ArrayOfMaps<MapData, RingBuf<MapData>>,
 }
 
 impl Copies {
-    fn of(meter: &mut Meter) -> Self {
-        let fd = sys::make_ring(MIN_TAP_RING_BYTES).unwrap();
-        let copied = Rings::new(vec![fd.try_clone().unwrap()], MIN_TAP_RING_BYTES).unwrap();
-        let entered = RingBuf::try_from(maps::map(fd).unwrap()).unwrap();
+    /// `count`: 1, or 2 with one for what the first has no room for.
+    fn of(meter: &mut Meter, count: u32) -> Self {
         let mut rings: ArrayOfMaps<MapData, RingBuf<MapData>> =
             maps::take(&mut meter.ebpf, "tap_rings").unwrap();
-        for slot in 0..abi::TAP_SLOTS {
-            rings.set(slot, &entered, 0).unwrap();
-        }
+        let made = (0..count).map(|number| {
+            let fd = sys::make_ring(MIN_TAP_RING_BYTES).unwrap();
+            let ring = (fd.try_clone().unwrap(), MIN_TAP_RING_BYTES);
+            let entered = RingBuf::try_from(maps::map(fd).unwrap()).unwrap();
+            for slot in 0..abi::TAP_SLOTS {
+                let index = number * abi::TAP_SLOTS + slot;
+                rings.set(index, &entered, 0).unwrap();
+            }
+            ring
+        });
+        let copied = Rings::new(made.collect()).unwrap();
         let mut begun = meter.read();
         begun.connect.taps = abi::TAP_FRAMES as u8;
         meter.map.insert(0_u64, PodOf(begun), 0).unwrap();
@@ -360,55 +366,63 @@ impl Copies {
 
     /// Takes the records that are there. Returns of each whether it says that something was missed before it.
     fn take(&mut self) -> Vec<bool> {
-        let mut missed = Vec::new();
-        let all = u64::from(MIN_TAP_RING_BYTES);
-        self.copied.drain(all, |record| {
+        let (mut missed, mut places) = (Vec::new(), Vec::new());
+        self.copied.drain(u64::MAX, |record| {
             let record: abi::TapRecord = bytes::read(record).unwrap();
             assert_eq!(u32::from(record.kind), abi::TAP_BYTES);
             missed.push(record.missed != 0);
+            places.push(record.seq);
         });
+        assert!(places.is_sorted(), "{places:?}");
         missed
     }
 }
 
 #[test]
 fn the_next_record_behind_a_loss_says_so_and_no_other_does() {
-    let plain = (6, Vec::new());
     // A packet that is copied before it is read, and one behind that.
     for body in [20, 1_000] {
-        let mut meter = Meter::load();
-        for (hook, _) in HOOKS {
-            meter.pass(hook, &extended(&plain, 0, SYN));
-        }
-        let mut copies = Copies::of(&mut meter);
-        let request = frame(4, 1, 7, body);
-        let mut seq = 1;
-        let mut ask = || {
-            let packet = [extended(&plain, seq, ACK), request.clone()].concat();
-            meter.pass("meter_requests", &packet);
-            seq += request.len() as u32;
-        };
-        ask();
-        assert_eq!(copies.take(), [false], "{body}");
-
-        let lost = || meter.read().requests.lost_frames;
-        let most = MIN_TAP_RING_BYTES as usize / body;
-        let asked = (0..most).take_while(|_| {
-            ask();
-            lost() == 0
-        });
-        let copied = asked.count();
-        assert_eq!(lost(), 1, "{body}: the ring is full");
-        assert_eq!(copies.take(), vec![false; copied], "{body}");
-
-        // The other direction has lost nothing.
-        let answer = [extended(&plain, 1, ACK), frame(0x84, 1, 8, body)].concat();
-        meter.pass("meter_answers", &answer);
-        assert_eq!(copies.take(), [false], "{body}");
-        for missed in [true, false] {
-            ask();
-            assert_eq!(copies.take(), [missed], "{body}");
-        }
-        assert_eq!(meter.read().requests.lost_bytes, request.len() as u64);
+        let [one, two] = [1, 2].map(|rings| told_before_and_behind_a_loss(body, rings));
+        assert!(one > 10 && two == 2 * one, "{body}: {one} {two}");
     }
+}
+
+/// Fills rings by requests. Returns how many there was room for.
+fn told_before_and_behind_a_loss(body: usize, rings: u32) -> usize {
+    let plain = (6, Vec::new());
+    let mut meter = Meter::load();
+    for (hook, _) in HOOKS {
+        meter.pass(hook, &extended(&plain, 0, SYN));
+    }
+    let mut copies = Copies::of(&mut meter, rings);
+    let request = frame(4, 1, 7, body);
+    let mut seq = 1;
+    let mut ask = || {
+        let packet = [extended(&plain, seq, ACK), request.clone()].concat();
+        meter.pass("meter_requests", &packet);
+        seq += request.len() as u32;
+    };
+    ask();
+    assert_eq!(copies.take(), [false], "{body}");
+
+    let lost = || meter.read().requests.lost_frames;
+    let most = (rings * MIN_TAP_RING_BYTES) as usize / body;
+    let asked = (0..most).take_while(|_| {
+        ask();
+        lost() == 0
+    });
+    let copied = asked.count();
+    assert_eq!(lost(), 1, "{body}: {rings} rings are full");
+    assert_eq!(copies.take(), vec![false; copied], "{body}");
+
+    // The other direction has lost nothing.
+    let answer = [extended(&plain, 1, ACK), frame(0x84, 1, 8, body)].concat();
+    meter.pass("meter_answers", &answer);
+    assert_eq!(copies.take(), [false], "{body}");
+    for missed in [true, false] {
+        ask();
+        assert_eq!(copies.take(), [missed], "{body}");
+    }
+    assert_eq!(meter.read().requests.lost_bytes, request.len() as u64);
+    copied
 }

@@ -7,7 +7,7 @@ use std::{
 
 use super::ring::{Next, Ring};
 
-/// Rings of which each processor has one to write to, and one thread reads all.
+/// Rings of which each processor has some to write to, and one thread reads all.
 ///
 /// A record's second word is the time, read by a clock that all processors share before the record was begun. Records are
 /// shown in its order. So whatever was finished before the time of another record was read is shown before that one: a
@@ -29,12 +29,12 @@ struct Head {
 }
 
 impl Rings {
-    /// Maps these rings, each of so many bytes.
+    /// Maps these rings, of so many bytes each.
     ///
     /// # Errors
     /// The kernel's; a descriptor is no ring's, or of another size.
-    pub(crate) fn new(rings: Vec<OwnedFd>, bytes: u32) -> io::Result<Self> {
-        let rings = rings.into_iter().map(|fd| Ring::new(fd, bytes));
+    pub(crate) fn new(rings: Vec<(OwnedFd, u32)>) -> io::Result<Self> {
+        let rings = rings.into_iter().map(|(fd, bytes)| Ring::new(fd, bytes));
         Ok(Self {
             rings: rings.collect::<io::Result<_>>()?,
             heads: Vec::new(),

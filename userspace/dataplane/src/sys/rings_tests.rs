@@ -72,8 +72,10 @@ fn rings(count: usize) -> (Rings, Vec<Producer>) {
         Producer { file, page, at: 0 }
     });
     let producers: Vec<_> = producers.collect();
-    let fds = producers.iter().map(|p| p.file.try_clone().unwrap().into());
-    (Rings::new(fds.collect(), BYTES).unwrap(), producers)
+    let fds = producers
+        .iter()
+        .map(|p| (p.file.try_clone().unwrap().into(), BYTES));
+    (Rings::new(fds.collect()).unwrap(), producers)
 }
 
 fn number_of(record: &[u8]) -> u64 {
