@@ -299,7 +299,7 @@ struct {
 	__uint(max_entries, UP_TAP_SLOTS);
 	__type(key, __u32);
 	__type(value, __u32);
-} tap_sleeps SEC(".maps"); /* agent → meter, which zeroes it: the reader waits to be woken by the slot's ring */
+} tap_sleeps SEC(".maps"); /* agent → meter, which zeroes it: the reader waits to be woken by one of the slot's rings */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

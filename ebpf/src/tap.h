@@ -2,7 +2,7 @@
 /*
  * The tap: copies of what passes on flows whose rule only reads it.
  *
- * The meter (meter.h) has a flow's packet, and where in it frames begin. Of a tapped flow it is copied into the
+ * The meter (meter.h) has a flow's packet, and where in it frames begin. Of a tapped flow it is copied into a
  * ring of the processor's slot, but for what nobody reads: the rest of a long body, which is told by its length. The
  * agent puts bytes in order (the crate `tap`); the kernel says what it cannot know: when they passed, up to
  * where all had passed before, and where a frame begins.
@@ -344,6 +344,8 @@ static long tap_piece(__u32 number, void *ctx)
 	/* Bytes of a packet that have been told are none that could be missing. */
 	c->seq += c->before + n;
 	c->passed = (__s32)(c->seq - c->passed) > 0 ? c->passed : c->seq;
+	/* The slot's rings may have one each: they are put in order by their time. It has passed by now. */
+	c->at_ns += 1;
 	c->off += n;
 	c->before = 0;
 	c->left -= n;

@@ -69,7 +69,7 @@ pub struct Options {
     pub incoming: Vec<IncomingOptions>,
     /// Other network namespaces whose processes are served, at most. 0: none.
     pub max_namespaces: usize,
-    /// The size of the tap's rings, together; made when a rule taps: a power of two between
+    /// The size of the tap's large rings, together; made when a rule taps: a power of two between
     /// [`crate::MIN_TAP_RING_BYTES`] and [`crate::MAX_TAP_RING_BYTES`].
     pub tap_ring_bytes: u32,
     /// Virtual addresses that are taken from the beginning: see [`Dataplane::take_addresses`].

@@ -42,7 +42,7 @@ pub const MIN_TAP_RING_BYTES: u32 = 1 << 16;
 /// The most for the rings.
 pub const MAX_TAP_RING_BYTES: u32 = 1 << 30;
 
-/// The rings' bytes without a setting, together: 100 ms at 100,000 requests a second, of which each is two records of 200 bytes, and
+/// The large rings' bytes without a setting, together: 100 ms at 100,000 requests a second, of which each is two records of 200 bytes, and
 /// as much again for the size classes.
 pub const DEFAULT_TAP_RING_BYTES: u32 = 8 << 20;
 
@@ -72,7 +72,7 @@ const FULL: u32 = 32;
 /// Bytes of the ring that a processor uses first, where its ring is [`LARGE`] times as large and more: it stays in the
 /// processor's caches. Each record of a large ring is written to memory that was last read long ago, which cost
 /// applications with 32 connections a twentieth of their throughput.
-pub const FIRST_RING_BYTES: u32 = 256 << 10;
+const FIRST_RING_BYTES: u32 = 256 << 10;
 const LARGE: u32 = 4;
 
 /// Bytes of the ring that are told before the consumer pauses, and the reader looks whether it is to stop: some 5,000 short

@@ -26,7 +26,7 @@ pub struct ShortcutReaders {
     limits: Array<MapData, PodOf<abi::ShortcutLimits>>,
     /// Another descriptor of `limits`, for another process.
     limits_descriptor: OwnedFd,
-    /// The looker at the last look.
+    /// The looker at the last look that did not fail to begin.
     looker: Option<Looker>,
     /// Ends were told at the last look to leave.
     are_leaving: bool,
@@ -108,6 +108,12 @@ impl ShortcutReaders {
         self.look_as(Looker::Beside, |_| ())
     }
 
+    /// Takes the place of an agent that is dead: it may have let readers out and not have nudged them.
+    pub fn take_over(&mut self) {
+        self.looker = None;
+        self.to_nudge = ToNudge::Left;
+    }
+
     /// Nudges those whom this process has let out, if it is time, beside an agent that runs again and looks itself.
     /// Returns the pause until this is to be called again, or none.
     ///
@@ -121,12 +127,14 @@ impl ShortcutReaders {
     }
 
     fn look_as(&mut self, looker: Looker, left: impl FnMut(u64)) -> io::Result<Duration> {
+        let mut looked = Ok(());
         if let Some(begun) = self.pace.begin_look() {
-            let looked = self.look_now(looker, left);
+            looked = self.look_now(looker, left);
             self.pace.end_look(begun);
-            looked?;
         }
+        // Whatever the look has found: somebody waits for the nudge.
         self.nudge()?;
+        looked?;
         Ok(self.pace.pause(self.to_nudge))
     }
 
@@ -143,9 +151,9 @@ impl ShortcutReaders {
     }
 
     fn look_now(&mut self, looker: Looker, mut left: impl FnMut(u64)) -> io::Result<()> {
-        let is_first = self.looker.replace(looker) != Some(looker);
+        let is_first = self.looker != Some(looker);
         if is_first {
-            // Another process may have let readers out, and be dead or stopped before it has nudged them.
+            // As one that is dead may have, another process that was stopped.
             self.to_nudge = ToNudge::Left;
         }
         // It may have told ends to leave, too.
@@ -153,6 +161,7 @@ impl ShortcutReaders {
             // Whoever did not see yet that an end is to leave has found his target by then, and holds it.
             sys::wait_for_running_programs()?;
         }
+        self.looker = Some(looker);
         let stalled = self.readers.stalled(self.socks.fd().as_fd(), looker)?;
         self.are_leaving = stalled.are_leaving;
         for cookie in &stalled.leave_now {

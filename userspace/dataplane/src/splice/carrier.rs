@@ -282,10 +282,10 @@ impl Carrier {
 
     fn look_and_nudge(&self) -> io::Result<Duration> {
         let mut pace = self.pace();
+        let mut looked = Ok(());
         if let Some(begun) = pace.begin_look() {
-            let looked = self.look_after_readers();
+            looked = self.look_after_readers();
             pace.end_look(begun);
-            looked?;
         }
         let whom = self.to_nudge().whom;
         if let Some(begun) = pace.begin_nudge(whom) {
@@ -294,6 +294,8 @@ impl Carrier {
             nudged?;
         }
         drop(pace);
+        // Whatever the look has found: somebody waits for the nudge.
+        looked?;
         Ok(self.pause())
     }
 
@@ -322,11 +324,13 @@ impl Carrier {
         }
         for id in stalled {
             maps.let_out(id);
-            if let Some(caller) = callers.get(&id) {
+            let caller = callers.get(&id);
+            if let Some(caller) = caller {
                 caller.is_out.store(true, Relaxed);
                 caller.called.notify_one();
-                self.nudge_later(caller.netns.clone());
             }
+            // Also of a flow that the keeper cares for, whose maps these are, too.
+            self.nudge_later(caller.and_then(|caller| caller.netns.clone()));
         }
         Ok(())
     }

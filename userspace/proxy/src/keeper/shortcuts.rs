@@ -42,21 +42,26 @@ impl Shortcuts {
 
     /// Goes on with the shortcut of the agent, which has died, if it had one.
     pub(super) fn agent_died(&mut self) {
-        // Also one that nobody is on: who has left it last may wait for a nudge.
-        let Some(left) = self.agents.take() else {
+        let Some(mut left) = self.agents.take() else {
             return;
         };
+        // Also at one that nobody is on: who has left it last may wait for a nudge.
+        left.readers.take_over();
         if self.orphans.len() == MOST {
+            look(&mut left.readers);
+            if left.readers.is_idle() {
+                return;
+            }
             tracing::warn!(
                 "nobody looks after readers on the shortcut: {MOST} agents before have left some"
             );
             return;
         }
-        let next = Instant::now() + LOOK_EVERY;
+        let next = Instant::now();
         self.orphans.push(Timed { next, ..left });
     }
 
-    /// Whether nobody is on the shortcut of an agent that is dead.
+    /// Whether nobody is on the shortcut of an agent that is dead, or has left it and waits for a nudge.
     pub(super) fn has_no_orphans(&self) -> bool {
         self.orphans.is_empty()
     }
@@ -70,17 +75,14 @@ impl Shortcuts {
         }
     }
 
-    /// Looks at those whose time has come, and forgets those that every socket has left.
+    /// Looks at those whose time has come, and forgets those that every socket has left and been nudged.
     pub(super) fn look(&mut self) {
         let now = Instant::now();
         self.orphans.retain_mut(|orphan| {
             if orphan.next > now {
                 return true;
             }
-            let pause = orphan.readers.look(|_| ()).unwrap_or_else(|error| {
-                not_looked(&error);
-                NOT_AGAIN_FOR
-            });
+            let pause = look(&mut orphan.readers);
             orphan.next = Instant::now() + pause;
             !orphan.readers.is_idle()
         });
@@ -102,6 +104,14 @@ impl Shortcuts {
     }
 }
 
+/// Looks in the place of an agent that is dead. Returns the pause until this is to be called again.
+fn look(readers: &mut ShortcutReaders) -> Duration {
+    readers.look(|_| ()).unwrap_or_else(|error| {
+        not_looked(&error);
+        NOT_AGAIN_FOR
+    })
+}
+
 fn not_looked(error: &io::Error) {
     FAILED.say(|not_said_before| {
         tracing::warn!(
@@ -112,13 +122,14 @@ fn not_looked(error: &io::Error) {
     });
 }
 
-/// Looks in the place of an agent that lives, if it has not said so in time and somebody is on its shortcut. Returns
-/// whether it has looked, and the pause until this is to be called again.
+/// Looks in the place of an agent that lives, if it has not said so in time. Returns whether somebody is on its shortcut who
+/// was looked at, and the pause until this is to be called again.
 fn look_beside(readers: &mut ShortcutReaders) -> io::Result<(bool, Duration)> {
     let stays_open = readers.stays_open()?;
     if !stays_open.is_zero() {
+        let open = stays_open.max(LOOK_EVERY);
         let nudge = readers.nudge_beside()?;
-        return Ok((false, nudge.unwrap_or(stays_open.max(LOOK_EVERY))));
+        return Ok((false, nudge.map_or(open, |nudge| nudge.min(open))));
     }
     let pause = readers.look_beside()?;
     Ok(match readers.is_idle() {
@@ -127,5 +138,6 @@ fn look_beside(readers: &mut ShortcutReaders) -> io::Result<(bool, Duration)> {
     })
 }
 
-/// The pause while nobody is on the shortcut of an agent that does not say that it lives: it has closed it, perhaps.
+/// The pause while nobody is on the shortcut of an agent that does not say that it lives: it has closed it, perhaps. No longer
+/// than an agent says that it lives: one that has run in between is seen.
 const NOBODY_FOR: Duration = Duration::from_secs(5);
