@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 
 use crate::{
-    paths,
+    go, paths,
     run::{capture, cargo, require_root, run as run_command},
     setup::{self, Part},
 };
@@ -120,9 +120,7 @@ fn ensure_operators() -> Result<()> {
         return Ok(());
     }
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let said = capture(Command::new("go").args(["mod", "download", "-json", module]))
-        .with_context(|| format!("cannot get {module}: can Go reach a module proxy?"))?;
-    let said: serde_json::Value = serde_json::from_slice(&said).context("go prints no JSON")?;
+    let said = go::download(module)?;
     let text = |key: &str| said.get(key).and_then(serde_json::Value::as_str);
     let found = text("Sum").context("go names no sum")?;
     ensure!(found == sum, "{module} has the sum {found}; expected {sum}");
@@ -164,8 +162,7 @@ fn ensure_one((name, package): (&str, &str)) -> Result<PathBuf> {
     fs::create_dir_all(home()).with_context(|| format!("cannot make {}", home().display()))?;
     let version = format!("-s -w -X k8s.io/component-base/version.gitVersion={VERSION}");
     run_command(
-        Command::new("go")
-            .current_dir(&source)
+        go::go_in(&source)?
             .env("CGO_ENABLED", "0")
             .args([
                 "build",

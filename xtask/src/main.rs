@@ -15,6 +15,7 @@ mod fuzz;
 mod gate;
 mod generate;
 mod generators;
+mod go;
 mod house;
 mod instructions;
 mod kernels;

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{cassandra, paths, run::run};
+use crate::{cassandra, go::go_in, paths, run::run};
 
 /// A suite's language.
 struct Language {
@@ -97,14 +97,13 @@ fn text_of(folder: &Path) -> Result<String> {
 
 /// Modules come through Go's own cache, and are those of go.sum.
 fn go(source: &Path, built: &Path) -> Result<()> {
-    run(Command::new("go")
-        .current_dir(source)
+    run(go_in(source)?
         // The build uses no C, and nothing of the checkout's history.
         .env("CGO_ENABLED", "0")
         .args(["build", "-mod=readonly", "-buildvcs=false", "-o"])
         .arg(built.join("suite"))
         .arg("."))
-    .context("can it reach a module proxy, and is it new enough for `go.mod`? Then try again")
+    .context("can it reach a module proxy? Then try again")
 }
 
 /// Packages are those of package-lock.json.

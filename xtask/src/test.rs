@@ -111,6 +111,8 @@ fn test(args: &Args, node: &cassandra::Up, programs: Vec<(&str, PathBuf)>) -> Re
                 .args(["test", "--workspace"])
                 .args(&turn.selection)
                 .env("RUST_TEST_THREADS", turn.threads.to_string())
+                // Whatever the caller's: tests compare what programs say.
+                .env("LC_ALL", "C.UTF-8")
                 .envs(node.variables())
                 .envs(programs.iter().map(|(name, path)| (name, path)))
                 .env("UNDERPASS_REQUIRE_ALL", "1")
