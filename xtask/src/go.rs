@@ -76,7 +76,7 @@ fn allow_to_run(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Of `1.25.0`, `1.19` or `go1.26.8`.
+/// Reads a version such as `1.25.0`, `1.19` or `go1.26.8`.
 fn version(text: &str) -> Result<Version> {
     let text = text.trim();
     let mut parts = text

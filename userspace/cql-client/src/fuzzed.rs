@@ -43,7 +43,7 @@ pub fn answer(data: &[u8]) {
     }
 }
 
-/// What was read, if it could be.
+/// Returns what was read, if it could be.
 fn read<T>(told: Result<T, NoAnswer>) -> Option<T> {
     assert!(!matches!(told, Err(NoAnswer::Panicked)));
     told.ok()

@@ -70,8 +70,8 @@ const LOOK_SOON: Duration = Duration::from_millis(1);
 const FULL: u32 = 32;
 
 /// Bytes of the ring that a processor uses first, where its ring is [`LARGE`] times as large and more: it stays in the
-/// processor's caches. Each record of a large ring is written to memory that was last read long ago, which cost
-/// applications with 32 connections a twentieth of their throughput.
+/// processor's caches. Each record of a large ring is written to memory that was last read long ago, which costs
+/// applications that keep all processors busy some hundredths of their throughput.
 const FIRST_RING_BYTES: u32 = 256 << 10;
 const LARGE: u32 = 4;
 
