@@ -8,8 +8,11 @@ use std::{
 
 use super::{faults::Fault, routes::Needs};
 
-/// Troubles that are kept, and findings. One more trouble is a finding.
-const KEPT: usize = 10_000;
+/// Findings that are kept.
+const MOST_FINDINGS: usize = 10_000;
+
+/// Troubles that are kept; one more is a finding. In an hour there are some 70,000: a client that is refused tries again.
+const MOST_TROUBLES: usize = 1_000_000;
 
 /// A fault, and the time in which it explains troubles.
 #[derive(Clone, Debug)]
@@ -115,7 +118,7 @@ impl Log {
     /// Notes a trouble.
     pub fn note(&self, trouble: Trouble) {
         let mut troubles = self.troubles.lock().unwrap();
-        if troubles.len() <= KEPT {
+        if troubles.len() <= MOST_TROUBLES {
             troubles.push(trouble);
         }
     }
@@ -124,7 +127,7 @@ impl Log {
     pub fn finding(&self, text: String) {
         eprintln!("soak: FOUND at {:.1} s: {text}", self.now().as_secs_f64());
         let mut findings = self.findings.lock().unwrap();
-        if findings.len() < KEPT {
+        if findings.len() < MOST_FINDINGS {
             findings.push(text);
         }
     }
@@ -141,8 +144,8 @@ impl Log {
                 false => found.push(trouble.describe()),
             }
         }
-        if troubles.len() > KEPT {
-            found.push(format!("there were more than {KEPT} troubles"));
+        if troubles.len() > MOST_TROUBLES {
+            found.push(format!("there were more than {MOST_TROUBLES} troubles"));
         }
         (found, explained)
     }

@@ -94,25 +94,55 @@ pub fn settled(samples: &[Sample]) -> &[Sample] {
     &life[life.len() / 4..]
 }
 
-/// Computes the growth of a figure in an hour, by least squares.
-pub fn slope(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> f64 {
-    let n = samples.len().max(1) as f64;
-    let points = || {
-        let point = |s: &Sample| (s.at.as_secs_f64() / 3600.0, of(s) as f64);
-        samples.iter().map(point)
-    };
-    let mean_x = points().map(|(x, _)| x).sum::<f64>() / n;
-    let mean_y = points().map(|(_, y)| y).sum::<f64>() / n;
-    let of_both = points().map(|(x, y)| (x - mean_x) * (y - mean_y));
-    let of_x = points().map(|(x, _)| (x - mean_x) * (x - mean_x));
-    match of_x.sum::<f64>() {
-        0.0 => 0.0,
-        of_x => of_both.sum::<f64>() / of_x,
+/// The parts of that life whose least values are compared.
+const PARTS: usize = 12;
+
+/// Returns the least value of each of [`PARTS`] equal parts, with the time in hours of its middle: what load takes for a moment
+/// is no leak.
+pub fn minima(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> Vec<(f64, u64)> {
+    let bounds = |n: usize| samples.len() * n / PARTS;
+    let parts = (0..PARTS).map(|n| &samples[bounds(n)..bounds(n + 1)]);
+    let least = parts.filter_map(|part| {
+        let at = part.get(part.len() / 2)?.at.as_secs_f64() / 3600.0;
+        Some((at, part.iter().map(&of).min()?))
+    });
+    least.collect()
+}
+
+/// The growth of a figure in an hour.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Growth {
+    pub per_hour: f64,
+    /// The standard error. None: there are too few samples.
+    pub error: Option<f64>,
+}
+
+/// Computes the growth of a figure by least squares over its [`minima`].
+pub fn growth(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> Growth {
+    let points: Vec<(f64, f64)> = minima(samples, of)
+        .into_iter()
+        .map(|(at, least)| (at, least as f64))
+        .collect();
+    let n = points.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
+    let (mean_x, mean_y) = (mean(|p| p.0), mean(|p| p.1));
+    let of_x: f64 = points.iter().map(|(x, _)| (x - mean_x).powi(2)).sum();
+    let of_both = points.iter().map(|(x, y)| (x - mean_x) * (y - mean_y));
+    if of_x <= 0.0 {
+        return Growth {
+            per_hour: 0.0,
+            error: None,
+        };
     }
+    let per_hour = of_both.sum::<f64>() / of_x;
+    let off = |(x, y): &(f64, f64)| (y - mean_y - per_hour * (x - mean_x)).powi(2);
+    let rest: f64 = points.iter().map(off).sum();
+    let error = (points.len() > 2).then(|| (rest / (n - 2.0) / of_x).sqrt());
+    Growth { per_hour, error }
 }
 
 #[test]
-fn a_slope_is_what_it_is_by_hand() {
+fn growth_is_what_it_is_by_hand_and_load_is_none() {
     let sample = |minutes: u64, resident: u64| Sample {
         at: Duration::from_secs(60 * minutes),
         pid: 1,
@@ -121,9 +151,17 @@ fn a_slope_is_what_it_is_by_hand() {
         kernel: 0,
         sockets: [0; 2],
     };
-    let grows: Vec<Sample> = (0..60).map(|m| sample(m, 1000 + 5 * m)).collect();
-    assert!((slope(&grows, |s| s.resident) - 300.0).abs() < 1e-6);
-    let shakes: Vec<Sample> = (0..60).map(|m| sample(m, 1000 + m % 2)).collect();
-    assert!(slope(&shakes, |s| s.resident).abs() < 2.0);
-    assert_eq!(slope(&[], |s| s.resident), 0.0);
+    let of = |resident: fn(u64) -> u64| {
+        let samples: Vec<Sample> = (0..120).map(|m| sample(m, resident(m))).collect();
+        growth(&samples, |s| s.resident)
+    };
+    let grows = of(|m| 1000 + 5 * m);
+    assert!((grows.per_hour - 300.0).abs() < 1e-6 && grows.error.unwrap() < 1e-6);
+    // Nine minutes of ten it has more, and ever more.
+    let loaded = of(|m| 1000 + if m % 10 == 0 { 0 } else { 50 * m });
+    assert_eq!(loaded.per_hour, 0.0);
+    let shakes = of(|m| 1000 + 100 * (m / 10 % 2));
+    assert!(shakes.per_hour.abs() < 2.0 * shakes.error.unwrap());
+    let none = growth(&[], |s| s.resident);
+    assert_eq!((none.per_hour, none.error), (0.0, None));
 }
