@@ -287,11 +287,13 @@ impl Leg {
         LegState(self.state.clone())
     }
 
-    /// Has both sockets leave the sockmap. From now on bytes take TCP.
-    pub fn leave(&self) {
-        if !self.state.is_asked.swap(true, Relaxed) {
+    /// Has both sockets leave the sockmap. From now on bytes take TCP. Returns whether nobody has asked for that before.
+    pub fn leave(&self) -> bool {
+        let is_first = !self.state.is_asked.swap(true, Relaxed);
+        if is_first {
             self.ask(abi::LEG_LEAVE);
         }
+        is_first
     }
 
     fn ask(&self, what: u32) -> Option<abi::LegAnswer> {

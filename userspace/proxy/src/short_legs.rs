@@ -76,14 +76,16 @@ impl ShortLegs {
     /// Takes short legs back. Ready when all are long.
     pub(super) fn poll_long(&mut self, cx: &mut Context<'_>, flow: &Flow) -> Poll<()> {
         for side in [LegSide::Client, LegSide::Database] {
-            if let State::Short(leg) = self.of(side) {
-                leg.leave();
+            if let State::Short(leg) = self.of(side)
+                && leg.leave()
+            {
+                // From now on, also if the flow is to be read again before both ends have left.
+                flow.set_leg(side, LegNow::Long(TAKEN_BACK.into()));
             }
         }
         for side in [LegSide::Client, LegSide::Database] {
             if let State::Short(leg) = self.of(side) {
                 ready!(leg.poll_left(cx));
-                flow.set_leg(side, LegNow::Long(TAKEN_BACK.into()));
                 *self.of_mut(side) = State::Long;
             }
         }

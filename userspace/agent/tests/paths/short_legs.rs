@@ -217,6 +217,33 @@ fn a_flow_that_is_read_no_more_is_relayed_and_spliced_and_read_again() {
     }
 }
 
+/// Legs that are on their way out go on leaving, whatever the next mark says.
+#[test]
+fn a_flow_that_is_read_again_at_once_says_how_its_bytes_travel() {
+    host_with("splice = \"auto\"", |host| {
+        host.policy(&lets_in("true"));
+        host.agent
+            .wait_for_log("path works path=\"splice_egress\"")
+            .unwrap();
+        let operator = Operator::of(host);
+        for _ in 0..4 {
+            let mut c = begun(host, false);
+            exchange(&mut c);
+            assert_eq!(short_legs(host), 2.0);
+            for action in ["bypass", "enrich"] {
+                let marked = operator.mark(&[&host.flow(&c)["id"].to_string(), action]);
+                assert_eq!(marked["counts"]["changed"], 1, "{marked}");
+            }
+            // As long as legs that are asked to leave may take.
+            thread::sleep(Duration::from_secs(1));
+            exchange(&mut c);
+            let skips = why(host, &c).matches("leg skips TCP").count();
+            assert_eq!(skips as f64, short_legs(host), "{}", why(host, &c));
+            ends(host, c);
+        }
+    });
+}
+
 /// The application reads what was sent before the end, also when it lies past TCP.
 #[test]
 fn ends_and_resets_come_behind_what_was_sent() {
