@@ -394,6 +394,8 @@ pub fn main() -> ExitCode {
         eprintln!("underpass: {error}");
         return ExitCode::FAILURE;
     }
+    // A command that cannot do without says what is missing.
+    let _ = dataplane::host::join_cgroup_namespace();
     let done = match command {
         Command::Run {
             config,

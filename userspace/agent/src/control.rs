@@ -77,6 +77,10 @@ pub struct Control {
     waiting: Waiting,
     /// Set when the policy in force is not the one that should be: the kernel refused it.
     stale: bool,
+    /// Set when a policy has come into force, and nobody has looked by it for running connections.
+    is_unadopted: bool,
+    /// Files that are in force since this turn, which is told when running connections are read by them, too.
+    untold_reloads: u64,
     /// Set when the file was last read in vain.
     failed: Option<Failed>,
     heard: Heard,
@@ -164,6 +168,8 @@ impl Control {
             windows: Windows::default(),
             waiting: Waiting::default(),
             stale: false,
+            is_unadopted: false,
+            untold_reloads: 0,
             failed: None,
             heard,
             cgroup_root,
@@ -219,6 +225,22 @@ impl Control {
                     self.look_at_cgroups();
                 }
             }
+            self.adopt().await;
+            self.tell_reloads();
+        }
+    }
+
+    /// Has running connections read, if a policy has come into force by which nobody has looked for them. Others are served
+    /// meanwhile, and the policy stays in force.
+    async fn adopt(&mut self) {
+        if !std::mem::take(&mut self.is_unadopted) || !self.config.adopt {
+            return;
+        }
+        let policy = self.told.policy.borrow().clone();
+        let (dataplane, shared) = (self.dataplane.clone(), self.shared.clone());
+        let looks = move || observed::adopt(&shared, &dataplane, &policy);
+        if let Err(error) = tokio::task::spawn_blocking(looks).await {
+            tracing::error!(%error, "running connections cannot be looked for");
         }
     }
 
@@ -338,7 +360,7 @@ impl Control {
         let opened = tokio::task::spawn_blocking(move || {
             let opened = edge.apply(&xdp, &policy);
             if adopts {
-                adopt_beside(&shared, &dataplane, &policy);
+                observed::adopt(&shared, &dataplane, &policy);
             }
             opened.map(|()| edge)
         });
@@ -353,49 +375,34 @@ impl Control {
 
     fn install(&mut self, policy: &Policy, old: &Policy) -> anyhow::Result<()> {
         let ids = numbers(&self.cgroup_root, policy);
-        let mut dataplane = self
-            .dataplane
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        if self.install_attached(policy, old)? {
+            self.numbers = ids;
+            self.is_unadopted = true;
+        }
+        Ok(())
+    }
+
+    /// Installs a policy in what is attached, or leaves the old one in force. Returns whether anything is attached.
+    fn install_attached(&mut self, policy: &Policy, old: &Policy) -> anyhow::Result<bool> {
+        let dataplane = self.dataplane.clone();
+        let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(dataplane) = dataplane.as_mut() else {
-            return Ok(());
+            return Ok(false);
         };
         self.edge.install(policy)?;
         let installed = dataplane.install(policy).map_err(anyhow::Error::from);
         let installed = installed.and_then(|()| Ok(self.take(dataplane, policy)?));
+        let installed = installed.and_then(|()| match policy.taps() {
+            true => Ok(observed::start_tap(&self.shared, dataplane)?),
+            false => Ok(()),
+        });
         if let Err(error) = installed {
             self.edge.install(old)?;
             dataplane.install(old)?;
             self.take(dataplane, old)?;
             return Err(error);
         }
-        if let Some(reader) = dataplane.tap_reader() {
-            self.shared.tap.start(&self.shared, reader)?;
-        }
-        if self.config.adopt {
-            observed::adopt(&self.shared, dataplane, policy);
-        }
-        self.numbers = ids;
-        Ok(())
-    }
-}
-
-/// Has running connections read as [`observed::adopt`] does. The data plane waits only while the kernel looks at sockets, and not
-/// while their processes are looked for: the policy has to stay in force meanwhile.
-fn adopt_beside(shared: &ProxyContext, dataplane: &Mutex<Option<Dataplane>>, policy: &Policy) {
-    let lock = || dataplane.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(scope) = lock().as_ref().map(Dataplane::scope) else {
-        return;
-    };
-    let survey = scope.survey(policy);
-    let adopted = survey.map(|survey| Some(lock().as_mut()?.adopt_surveyed(survey)));
-    match adopted {
-        Ok(Some(Ok(running))) => shared.tap.note_running(&running),
-        Ok(Some(Err(error))) | Err(error) => {
-            tracing::warn!("running connections cannot be read: {error}");
-        }
-        // The agent stops.
-        Ok(None) => {}
+        Ok(true)
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -31,11 +32,37 @@ pub fn is_observing(dataplane: &SharedDataplane) -> bool {
     dataplane.as_ref().is_some_and(Dataplane::is_observing)
 }
 
-/// Has running connections read that the policy in force has observed, and says how many they are.
-pub fn adopt(shared: &ProxyContext, dataplane: &mut Dataplane, policy: &Policy) {
-    match dataplane.adopt(policy) {
-        Ok(running) => shared.tap.note_running(&running),
-        Err(error) => tracing::warn!("running connections cannot be read: {error}"),
+/// Starts to read tapped flows, once a rule taps.
+///
+/// # Errors
+/// There can be no more threads, or descriptors: it is to be tried again.
+pub fn start_tap(shared: &Arc<ProxyContext>, dataplane: &mut Dataplane) -> io::Result<()> {
+    let Some(reader) = dataplane.tap_reader() else {
+        return Ok(());
+    };
+    let started = shared.tap.start(shared, reader);
+    started.map_err(|(error, reader)| {
+        dataplane.give_back(*reader);
+        error
+    })
+}
+
+/// Has running connections read that `policy`, which is in force, has read, and says how many they are. The data plane waits only
+/// while the kernel looks at sockets, and not while their processes are looked for, which takes long where there are many.
+pub fn adopt(shared: &ProxyContext, dataplane: &SharedDataplane, policy: &Policy) {
+    let lock = || dataplane.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(scope) = lock().as_ref().map(Dataplane::scope) else {
+        return;
+    };
+    let survey = scope.survey(policy);
+    let adopted = survey.map(|survey| Some(lock().as_mut()?.adopt_surveyed(survey)));
+    match adopted {
+        Ok(Some(Ok(running))) => shared.tap.note_running(&running),
+        Ok(Some(Err(error))) | Err(error) => {
+            tracing::warn!("running connections cannot be read: {error}");
+        }
+        // The agent stops.
+        Ok(None) => {}
     }
 }
 
@@ -89,6 +116,13 @@ fn not_read(why: &str) -> String {
     }
 }
 
+/// Whether something has passed in both directions, and nothing of it was a frame.
+fn has_no_frame(traffic: &Traffic) -> bool {
+    let sides = [&traffic.requests, &traffic.responses];
+    let is_none = |side: &&dataplane::Side| side.bytes > 0 && side.frames + side.compressed == 0;
+    sides.iter().all(is_none)
+}
+
 impl ObservedView {
     /// Returns the client's process and the number of its cgroup. None on another host.
     pub fn process(&self) -> Option<(u32, u64)> {
@@ -114,6 +148,12 @@ impl ObservedView {
                 "; left alone by `holdout`, so that others can be compared with it",
             ),
             (false, _) => (Action::Observe, PATH, ""),
+            (true, false) if flow.was_running && has_no_frame(traffic) => (
+                Action::Enrich,
+                tap,
+                "; no frame of CQL has begun in what has passed since: what is encrypted cannot be read, and `tls` in its rule has \
+                 later connections end in the agent",
+            ),
             (true, false) => (Action::Enrich, tap, "; every step only reads, so copies do"),
             (true, true) => (
                 Action::Enrich,

@@ -79,7 +79,7 @@ pub async fn tend(
             }
             spilled = spills.next() => {
                 spilled?;
-                looks = Some(Looks::new());
+                looks = Some(Looks::new(looks.as_ref()));
             }
             () = at(next) => {
                 let again = blocking(&dataplane, Dataplane::nudge_readers).await;
@@ -98,10 +98,12 @@ struct Looks {
 }
 
 impl Looks {
-    fn new() -> Self {
+    /// Begins anew, with a further spill. A look that is due earlier stays so: where spills come all the time, there would be none.
+    fn new(before: Option<&Self>) -> Self {
         let now = Instant::now();
+        let next = now + FIRST_LOOK_AFTER;
         Self {
-            next: now + FIRST_LOOK_AFTER,
+            next: before.map_or(next, |before| before.next.min(next)),
             pause: FIRST_LOOK_AFTER,
             until: now + LOOK_FOR,
         }

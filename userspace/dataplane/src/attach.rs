@@ -366,17 +366,7 @@ impl Dataplane {
         Ok(())
     }
 
-    /// Has running connections of the agent's own network namespace read that `policy`, which is in force, has observed.
-    /// Connections that are read already stay as they are.
-    ///
-    /// # Errors
-    /// The connections cannot be listed, or the kernel does not take the program. Nothing has happened to any of them.
-    pub fn adopt(&mut self, policy: &Policy) -> Result<Adopted, AttachError> {
-        let survey = self.scope().survey(policy)?;
-        self.adopt_surveyed(survey)
-    }
-
-    /// The connections that [`Self::adopt`] looks at, for somebody who looks without the data plane.
+    /// The running connections that are the agent's to read, for somebody who looks for them without the data plane.
     pub fn scope(&self) -> Scope {
         Scope {
             cgroup: self.cgroup.clone(),
@@ -386,10 +376,11 @@ impl Dataplane {
         }
     }
 
-    /// Has running connections read that were found, if the policy is in force still by which they were.
+    /// Has running connections read that were found by the policy that is in force. Those that are read already stay as they
+    /// are.
     ///
     /// # Errors
-    /// As [`Self::adopt`].
+    /// The kernel does not take the program. Nothing has happened to any connection.
     pub fn adopt_surveyed(&mut self, mut survey: Survey) -> Result<Adopted, AttachError> {
         if !self.meter_hooks.are_attached() {
             // Said and counted where they could not be attached.
@@ -424,6 +415,11 @@ impl Dataplane {
             tracing::warn!("flows cannot be tapped: {why}");
         }
         self.tap.reader()
+    }
+
+    /// Takes a reader back that could not be started: it is there for the next who asks.
+    pub fn give_back(&mut self, reader: TapReader) {
+        self.tap.give_back(reader);
     }
 
     /// Whether a rule observes, or a flow that was observed may still be there.

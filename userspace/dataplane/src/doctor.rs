@@ -189,14 +189,9 @@ const CAPABILITIES: [(&str, u32); 5] = [
 ];
 
 fn capabilities() -> Finding {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
-    let bits = effective
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(0);
     let lacking: Vec<&str> = CAPABILITIES
         .into_iter()
-        .filter(|(_, bit)| bits >> bit & 1 == 0)
+        .filter(|(_, bit)| !host::is_capable(*bit))
         .map(|c| c.0)
         .collect();
     if lacking.is_empty() {
@@ -217,7 +212,7 @@ fn cgroup2(configured: Option<&Path>) -> Finding {
         (Some(path), _) => path.to_owned(),
         (None, Ok(Some(root))) => root,
         (None, Ok(None)) => {
-            let detail = "not mounted: `mount -t cgroup2 none /sys/fs/cgroup/unified`";
+            let detail = host::no_cgroup2().unwrap_or("not found");
             return finding(what, State::Missing, detail);
         }
         (None, Err(error)) => return finding(what, State::Missing, error.to_string()),

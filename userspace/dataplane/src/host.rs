@@ -1,7 +1,8 @@
 //! Facts about this host: where cgroup2 and bpffs are mounted, which namespace this is.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     net::{Ipv4Addr, UdpSocket},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -9,6 +10,7 @@ use std::{
 
 use nix::{
     mount::{MsFlags, mount},
+    sched::{CloneFlags, setns},
     sys::statfs::{BPF_FS_MAGIC, CGROUP2_SUPER_MAGIC, statfs},
     unistd::{SysconfVar, sysconf},
 };
@@ -30,16 +32,64 @@ pub fn cgroup2_root() -> io::Result<Option<PathBuf>> {
     Ok(cgroup2_in(&fs::read_to_string("/proc/self/mountinfo")?))
 }
 
+/// Says why [`cgroup2_root`] finds none, and what to do.
+///
+/// # Errors
+/// `/proc` is not there.
+pub fn no_cgroup2() -> io::Result<&'static str> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(match mounts.contains(" - cgroup2 ") {
+        false => {
+            "no cgroup2 is mounted: run `mount -t cgroup2 none /sys/fs/cgroup/unified`; in a container, mount the host's /sys/fs/cgroup"
+        }
+        true => {
+            "cgroup2 is mounted, but not from its root on, as in a container with a cgroup namespace of its own: run the container with the \
+             host's processes and CAP_SYS_ADMIN, or with `--cgroupns host`"
+        }
+    })
+}
+
+/// `PROC_CGROUP_INIT_INO` in the kernel's include/linux/proc_ns.h: the initial cgroup namespace.
+const INITIAL_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
+
+/// Has this thread, and those that it starts, see cgroups by their paths on the host. A container has a cgroup namespace of its
+/// own, from which those of others have no path, and a pod has no other choice. Nothing happens where a hierarchy is mounted from the
+/// root on that this process sees.
+///
+/// # Errors
+/// The host's processes are not seen, or the kernel refuses: it takes CAP_SYS_ADMIN.
+pub fn join_cgroup_namespace() -> io::Result<()> {
+    let is_initial = |path: &&str| {
+        let namespace = fs::read_link(path);
+        namespace.is_ok_and(|link| link == Path::new(INITIAL_CGROUP_NAMESPACE))
+    };
+    if is_initial(&"/proc/thread-self/ns/cgroup") || cgroup2_root()?.is_some() {
+        return Ok(());
+    }
+    // The host's first process, and the first thread of the kernel's own.
+    let theirs = ["/proc/1/ns/cgroup", "/proc/2/ns/cgroup"];
+    let theirs = theirs.iter().find(|path| is_initial(path));
+    let initial = File::open(theirs.ok_or(io::ErrorKind::NotFound)?)?;
+    Ok(setns(initial, CloneFlags::CLONE_NEWCGROUP)?)
+}
+
 /// `mountinfo` lines are `id parent dev root mountpoint options [tags] - type source ...`
 /// (proc(5)). A mount whose root is not `/` shows a part of the tree only.
 fn cgroup2_in(mountinfo: &str) -> Option<PathBuf> {
-    mountinfo.lines().find_map(|line| {
+    let mounts = mountinfo.lines().filter_map(|line| {
         let (mount, filesystem) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(3);
         let (root, point) = (fields.next()?, fields.next()?);
-        let is_root = filesystem.starts_with("cgroup2 ") && root == "/";
-        is_root.then(|| PathBuf::from(point))
-    })
+        Some((point, filesystem.starts_with("cgroup2 ") && root == "/"))
+    });
+    // Later ones lie over earlier ones.
+    let mounts: Vec<(&str, bool)> = mounts.collect();
+    let mut at_tops = mounts.iter().enumerate().filter(|(number, (point, _))| {
+        let mut over = mounts.iter().skip(number + 1);
+        !over.any(|(later, _)| later == point)
+    });
+    let found = at_tops.find(|(_, (_, is_root))| *is_root);
+    found.map(|(_, (point, _))| PathBuf::from(point))
 }
 
 /// The real user and group of a process.
@@ -63,6 +113,14 @@ pub fn ids(pid: u32) -> Option<Ids> {
         uid: id("Uid:")?,
         gid: id("Gid:")?,
     })
+}
+
+/// Whether this thread has a capability, by its number (capability.h).
+pub(crate) fn is_capable(number: u32) -> bool {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    bits.is_some_and(|bits| bits >> number & 1 != 0)
 }
 
 /// Whether `path` lies in a cgroup2 hierarchy.
@@ -224,6 +282,8 @@ mod tests {
 33 30 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
 ";
         assert_eq!(cgroup2_in(hybrid), Some("/sys/fs/cgroup/unified".into()));
+        let over_it = "35 33 0:28 /../.. /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(cgroup2_in(&[hybrid, over_it].concat()), None);
         assert_eq!(
             cgroup2_in("31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw\n"),
             None

@@ -51,6 +51,11 @@ impl NetnsHandle {
         &self.file
     }
 
+    /// The number of the namespace's inode. None: the kernel does not say.
+    pub(crate) fn inode(&self) -> Option<u32> {
+        self.file.metadata().ok()?.ino().try_into().ok()
+    }
+
     /// Does something there: in a thread that lives no longer, or here if here is there. What makes
     /// a socket, or opens a file of `/proc/sys/net`, makes that of its thread's namespace.
     pub(crate) fn within<T: Send>(

@@ -225,6 +225,11 @@ impl Tap {
         self.reader.take()
     }
 
+    /// Takes the reader back.
+    pub(crate) fn give_back(&mut self, reader: TapReader) {
+        self.reader = Some(reader);
+    }
+
     /// Why there are no rings, if that is new.
     pub(crate) fn failure(&mut self) -> Option<String> {
         self.failure.take()

@@ -18,7 +18,7 @@ use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
     io::{self, PipeWriter},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -98,20 +98,43 @@ impl TapThread {
     /// Starts to read.
     ///
     /// # Errors
-    /// There can be no more threads, or descriptors.
-    pub fn start(&self, shared: &Arc<ProxyContext>, reader: TapReader) -> io::Result<()> {
+    /// There can be no more threads, or descriptors; the reader is given back.
+    pub fn start(
+        &self,
+        shared: &Arc<ProxyContext>,
+        reader: TapReader,
+    ) -> Result<(), (io::Error, Box<TapReader>)> {
+        // A thread that cannot be started would take the reader with it.
+        let (give, given) = mpsc::channel();
+        match self.spawn(shared, given) {
+            Ok(running) => {
+                *self.running.lock() = Some(running);
+                // The thread waits for it.
+                let _ = give.send(reader);
+                Ok(())
+            }
+            Err(error) => Err((error, Box::new(reader))),
+        }
+    }
+
+    /// Spawns a thread that reads with the reader that it is given.
+    fn spawn(
+        &self,
+        shared: &Arc<ProxyContext>,
+        given: mpsc::Receiver<TapReader>,
+    ) -> io::Result<Running> {
         let (stopped, stop) = io::pipe()?;
         fcntl(&stopped, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let (metrics, listed) = (self.metrics.clone(), self.listed.clone());
         let mut tapped = TappedFlows::new(shared, metrics, self.budget, listed);
-        let thread = thread::Builder::new()
-            .name("tap".to_owned())
-            .spawn(move || {
+        let reads = move || {
+            if let Ok(reader) = given.recv() {
                 reader.run(&stopped, &mut tapped);
                 tapped.finish();
-            })?;
-        *self.running.lock() = Some(Running { thread, stop });
-        Ok(())
+            }
+        };
+        let thread = thread::Builder::new().name("tap".to_owned()).spawn(reads)?;
+        Ok(Running { thread, stop })
     }
 
     /// Returns what is known of a flow. `is_tapped`: the flow is to be listed, also if nothing of it was read.
@@ -154,6 +177,11 @@ struct TappedFlows {
     looked: Instant,
     /// Flows of which nothing came lately.
     silent: Round,
+    /// Something came since the last pause.
+    came: bool,
+    /// When something came last, until a round has begun that finds all silent of which it was the last: the word of their end
+    /// may not come.
+    came_last: Option<Instant>,
     budget: Budget,
     /// The work, since the budget was looked at, of flows that are not read any more.
     loads: Loads,
@@ -185,7 +213,10 @@ impl TapConsumer for TappedFlows {
         }
         // Nothing comes of those that are left out: they would be left out for ever.
         let leaves_out = !self.budget.left_out().is_empty();
-        (leaves_out || !self.untold.is_empty()).then_some(budget::LOOK_EVERY)
+        if leaves_out || !self.untold.is_empty() {
+            return Some(budget::LOOK_EVERY);
+        }
+        self.came_last.map(|_| LOOK_AFTER)
     }
 
     fn cannot_wait(&mut self, error: &io::Error) {
@@ -213,6 +244,8 @@ impl TappedFlows {
             untold: Untold::default(),
             looked: Instant::now(),
             silent: Round::default(),
+            came: false,
+            came_last: None,
             budget: Budget::new(budget),
             loads: Loads::default(),
             budget_looked: (Instant::now(), Duration::ZERO),
@@ -221,6 +254,7 @@ impl TappedFlows {
 
     /// Reads an event of a flow.
     fn read(&mut self, cookie: SockCookie, event: TapEvent<'_>, flows: &mut TapFlows<'_>) {
+        self.came = true;
         if let TapEvent::Begins(flow) = event {
             self.begin(&flow, flows);
             return;
@@ -264,8 +298,12 @@ impl TappedFlows {
         );
         self.settle(flows);
         self.keep_to_budget(flows);
+        if std::mem::take(&mut self.came) {
+            self.came_last = Some(Instant::now());
+        }
         if self.silent.is_over() && self.looked.elapsed() >= LOOK_AFTER {
             self.looked = Instant::now();
+            self.came_last = self.came_last.filter(|came| came.elapsed() < LOOK_AFTER);
             self.begin_round(flows);
         }
         for cookie in self.silent.take_turn() {

@@ -24,9 +24,8 @@ pub(super) struct Findings {
 /// Finds them all. Nothing is made, opened for others or changed.
 pub(super) fn of_this_host(config: &Config) -> anyhow::Result<Findings> {
     let Some(root) = host::cgroup2_root()? else {
-        let why = "no cgroup2 is mounted here: mount -t cgroup2 none /sys/fs/cgroup/unified";
         return Ok(Findings {
-            errors: vec![why.into()],
+            errors: vec![host::no_cgroup2()?.into()],
             doubts: Vec::new(),
         });
     };

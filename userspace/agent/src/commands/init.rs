@@ -15,8 +15,8 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context;
-use dataplane::{Around, OpenedHere};
+use anyhow::{Context, bail};
+use dataplane::{Around, OpenedHere, host};
 use tokio::{net::TcpStream, runtime, task::JoinSet, time};
 
 use crate::{
@@ -49,14 +49,22 @@ pub struct InitArgs {
     /// Further ports of databases; may be repeated
     #[arg(long, value_name = "PORT", value_parser = values::port)]
     port: Vec<u16>,
+    /// Look at processes beneath this cgroup alone: an absolute path, as in the setting `agent.cgroup`. Without it, at all of this
+    /// host's, also in containers
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<PathBuf>,
 }
 
 /// Looks around, and writes the policy.
 ///
 /// # Errors
-/// The file is there already, or the kernel does not list connections.
+/// The file is there already, there is no such cgroup, or the kernel does not list connections.
 pub fn run(args: &InitArgs) -> anyhow::Result<ExitCode> {
-    let around = Around::look().context("cannot list this host's connections")?;
+    let cgroup = args.cgroup.as_deref();
+    if let Some(missing) = cgroup.filter(|cgroup| !host::is_cgroup2(cgroup)) {
+        bail!("{} is no cgroup of version 2", missing.display());
+    }
+    let around = Around::look(cgroup).context("cannot list this host's connections")?;
     let ports: BTreeSet<u16> = PORTS.into_iter().chain(args.port.iter().copied()).collect();
     let found = Found::of(&around, &ports);
     let runtime = runtime::Builder::new_current_thread()
@@ -132,6 +140,8 @@ struct Found {
     ports: BTreeSet<u16>,
     /// Connections by database, and by process and user.
     databases: BTreeMap<SocketAddr, BTreeMap<(Option<String>, u32), usize>>,
+    /// Databases that can be reached from here: not the loopback of another network namespace.
+    reachable: BTreeSet<SocketAddr>,
     /// Addresses of this host at which a database may listen, with the clients on other hosts.
     here: BTreeMap<SocketAddr, BTreeSet<IpAddr>>,
 }
@@ -142,8 +152,17 @@ impl Found {
             ports: ports.clone(),
             ..Self::default()
         };
-        for OpenedHere { to, uid, process } in &around.opened {
+        for OpenedHere {
+            to,
+            is_own,
+            uid,
+            process,
+        } in &around.opened
+        {
             if ports.contains(&to.port()) {
+                if *is_own || !to.ip().is_loopback() {
+                    found.reachable.insert(*to);
+                }
                 let by_client = found.databases.entry(*to).or_default();
                 *by_client.entry((process.clone(), *uid)).or_default() += 1;
             }
@@ -170,7 +189,7 @@ impl Found {
     /// The servers to be asked.
     fn servers(&self) -> BTreeSet<SocketAddr> {
         let here = self.here.keys().map(|at| reachable(*at));
-        self.databases.keys().copied().chain(here).collect()
+        self.reachable.iter().copied().chain(here).collect()
     }
 
     /// The processes by their number of connections, the most first; those that a rule can name.
@@ -246,7 +265,10 @@ impl Found {
             }
         }
         for (to, clients) in &self.databases {
-            let _ = writeln!(text, "# {to} {}.", says(to));
+            let is_here = self.reachable.contains(to);
+            let elsewhere = "is in another network namespace, and was not asked";
+            let said = if is_here { says(to) } else { elsewhere };
+            let _ = writeln!(text, "# {to} {said}.");
             for ((process, uid), count) in clients {
                 let process = process.as_deref().unwrap_or("a process that is not known");
                 let _ = writeln!(text, "#   {count} of {}, uid {uid}", printable(process));
@@ -309,6 +331,7 @@ mod tests {
     fn opened(to: &str, process: &str) -> OpenedHere {
         OpenedHere {
             to: to.parse().unwrap(),
+            is_own: true,
             uid: 1000,
             process: Some(process.to_owned()).filter(|name| !name.is_empty()),
         }

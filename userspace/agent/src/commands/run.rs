@@ -453,13 +453,12 @@ fn start_tap(
     dataplane: &SharedDataplane,
     adopts: bool,
 ) -> std::io::Result<()> {
-    let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(dataplane) = dataplane.as_mut() else {
-        return Ok(());
+    let started = {
+        let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
+        let attached = dataplane.as_mut();
+        attached.map(|dataplane| observed::start_tap(shared, dataplane))
     };
-    if let Some(reader) = dataplane.tap_reader() {
-        shared.tap.start(shared, reader)?;
-    }
+    started.transpose()?;
     if adopts {
         observed::adopt(shared, dataplane, &shared.policy.borrow());
     }

@@ -101,17 +101,23 @@ impl Control {
     fn reloaded(&mut self, result: anyhow::Result<()>) {
         let error = result.as_ref().err();
         self.note(error.map(|error| Failed::with(error.to_string())));
-        let result = match result {
-            Ok(()) => {
-                tracing::info!(file = %self.file.display(), "policy reloaded");
-                RELOADED
-            }
+        match result {
+            Ok(()) => self.untold_reloads += 1,
             Err(error) => {
                 tracing::error!("cannot reload the file, the old policy stays in force: {error}");
-                NOT_RELOADED
+                let reloads = &self.metrics.reloads;
+                reloads.with_label_values(&[NOT_RELOADED]).inc();
             }
-        };
-        self.metrics.reloads.with_label_values(&[result]).inc();
+        }
+    }
+
+    /// Tells and counts that files were read again and are in force.
+    pub(super) fn tell_reloads(&mut self) {
+        for _ in 0..std::mem::take(&mut self.untold_reloads) {
+            tracing::info!(file = %self.file.display(), "policy reloaded");
+            let reloads = &self.metrics.reloads;
+            reloads.with_label_values(&[RELOADED]).inc();
+        }
     }
 
     fn try_reload(&mut self) -> anyhow::Result<()> {

@@ -196,6 +196,16 @@ impl Host<'_> {
         eventually("the rule is met", || self.flow(c)["rule"] == rule);
     }
 
+    /// Waits until the flow, which was there before its rule, is read: it is looked for when the policy is in force.
+    pub fn finds(&self, c: &Conversation) {
+        let client = c.client.local_addr().unwrap().to_string();
+        eventually("the running connection is found", || {
+            let flows = self.agent.json("/flows").unwrap();
+            let mut flows = flows.as_array().unwrap().iter();
+            flows.any(|f| f["client"] == client.as_str())
+        });
+    }
+
     pub fn metric(&self, name: &str, labels: &str) -> u64 {
         let sample = format!("underpass_{name}_total{{{labels}}}");
         self.agent.metric(&sample).unwrap() as u64

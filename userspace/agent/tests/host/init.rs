@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use sandbox::{Agent, Sandbox};
+use sandbox::{Agent, Cgroup, Netns, Sandbox, run_in};
 
 use crate::common::*;
 
@@ -49,14 +49,17 @@ fn the_policy_that_init_writes_shows_an_application_that_was_there_before() {
         sandbox.server(|| command.output().unwrap()).unwrap()
     };
     // Nobody is connected to a well-known port.
-    let nothing = init(&[]);
+    let cgroup = sandbox.cgroup.path().to_str().unwrap();
+    let nothing = init(&["--cgroup", cgroup]);
     assert!(nothing.status.success(), "{nothing:?}");
     let said = String::from_utf8_lossy(&nothing.stderr);
     assert!(
         said.contains("with --port N others are looked for"),
         "{said}"
     );
-    let written = init(&["--port", &port_text, "--output", file_text]);
+    let written = init(&[
+        "--port", &port_text, "--output", file_text, "--cgroup", cgroup,
+    ]);
     assert!(
         written.status.success() && written.stderr.is_empty(),
         "{written:?}"
@@ -71,6 +74,18 @@ fn the_policy_that_init_writes_shows_an_application_that_was_there_before() {
     ] {
         assert!(policy.contains(&part), "no {part:?} in\n{policy}");
     }
+    // Others are none of its business that are asked for by their cgroup.
+    let elsewhere = Cgroup::new().unwrap();
+    let elsewhere = elsewhere.path().to_str().unwrap();
+    let of_others = init(&["--port", &port_text, "--cgroup", elsewhere]);
+    let of_others = String::from_utf8(of_others.stdout).unwrap();
+    assert!(!of_others.contains(process), "{of_others}");
+    let wrong = init(&["--cgroup", "/nowhere"]);
+    let said = String::from_utf8_lossy(&wrong.stderr);
+    assert!(
+        said.contains("/nowhere is no cgroup of version 2"),
+        "{said}"
+    );
     // What is there is kept.
     let again = init(&["--port", &port_text, "--output", file_text]);
     assert_eq!(again.status.code(), Some(1));
@@ -87,6 +102,32 @@ fn the_policy_that_init_writes_shows_an_application_that_was_there_before() {
         let mut flows = flows.as_array().unwrap().iter();
         flows.any(|flow| flow["path"] == "tap" && flow["rule"] == process)
     });
+}
+
+#[test]
+fn applications_in_containers_are_in_the_policy() {
+    let sandbox = Sandbox::new().unwrap();
+    let netns = Netns::new().unwrap();
+    // A namespace without a process is nobody's: clients are threads of the test.
+    let sleeps = || Command::new("sleep").arg("60").spawn().unwrap();
+    let mut resident = run_in(Some(&netns), None, sleeps).unwrap();
+    let listener = run_in(Some(&netns), None, || TcpListener::bind("127.0.0.1:0"));
+    let at = listener.as_ref().unwrap().as_ref().unwrap().local_addr();
+    let port = at.unwrap().port();
+    let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let _application = run_in(Some(&netns), Some(&sandbox.cgroup), connect).unwrap();
+    let mut command = Command::new(BINARY);
+    command.args(["init", "--port", &port.to_string()]);
+    let output = sandbox.server(|| command.output().unwrap()).unwrap();
+    resident.kill().unwrap();
+    resident.wait().unwrap();
+    let process = fs::read_to_string("/proc/self/comm").unwrap();
+    let policy = String::from_utf8(output.stdout).unwrap();
+    let rule = format!("process = [\"{}\"]", process.trim_end());
+    let at = format!("# 127.0.0.1:{port} is in another network namespace, and was not asked.");
+    for part in [rule, at] {
+        assert!(policy.contains(&part), "no {part:?} in\n{policy}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@
 )]
 
 mod backends;
+mod cgroup_namespace;
 mod checks;
 mod cli;
 #[path = "../common/mod.rs"]

@@ -3,21 +3,23 @@
 //! The application's connection is not touched. The kernel is told by the socket's cookie that its packets are to be
 //! read (`adopt.h`), and reads on from the next packet that begins with a header.
 //!
-//! 1. `connections.rs`: the connections of the agent's own network namespace.
-//! 2. `owners.rs`: their processes.
-//! 3. `survey.rs`: which of them the policy has read, and why others cannot be.
-//! 4. [`Adopter`]: has the kernel mark their sockets.
+//! 1. `namespaces.rs`: the network namespaces of this host.
+//! 2. `connections.rs`: the connections of each.
+//! 3. `owners.rs`: their processes.
+//! 4. `survey.rs`: which of them the policy has read, and why others cannot be.
+//! 5. [`Adopter`]: has the kernel mark their sockets.
 //!
 //! `around.rs` lists them for whoever has no policy yet.
 
 mod around;
 mod connections;
+mod namespaces;
 mod owners;
 mod survey;
 
 use std::{
-    collections::BTreeMap,
-    io::Read as _,
+    collections::{BTreeMap, BTreeSet},
+    io::{self, Read as _},
     net::{Ipv4Addr, TcpListener, TcpStream},
     os::fd::AsFd as _,
 };
@@ -38,6 +40,7 @@ use crate::{
 use policy::{Policy, RuleName};
 
 pub use around::{Around, OpenedHere};
+use namespaces::Place;
 use survey::Wanted;
 pub use survey::{Scope, Survey};
 
@@ -57,16 +60,19 @@ pub enum NotAdopted {
     NoEnd,
     /// The table of observed flows is full, or there is no memory.
     NoRoom,
+    /// Nobody knows: their network namespace cannot be entered, or there are too many. Each counts as one.
+    UnseenNamespace,
 }
 
 impl NotAdopted {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::NeedsAgent,
         Self::NoProcess,
         Self::OutsideCgroup,
         Self::NoEnd,
         Self::NoRoom,
+        Self::UnseenNamespace,
     ];
 
     /// The reason's name in metrics.
@@ -77,6 +83,7 @@ impl NotAdopted {
             Self::OutsideCgroup => "outside_cgroup",
             Self::NoEnd => "no_end",
             Self::NoRoom => "no_room",
+            Self::UnseenNamespace => "unseen_namespace",
         }
     }
 
@@ -88,6 +95,9 @@ impl NotAdopted {
             Self::OutsideCgroup => "they are not beneath the agent's cgroup",
             Self::NoEnd => "this kernel does not tell of their end (Linux 6.12 does)",
             Self::NoRoom => "there is no room for more observed flows",
+            Self::UnseenNamespace => {
+                "their network namespaces, each of which counts as one, cannot be looked into"
+            }
         }
     }
 }
@@ -126,7 +136,7 @@ impl Adopter {
         maps::take(ebpf, MAP).map(Self)
     }
 
-    /// Has the kernel mark the sockets, in the calling thread's namespace.
+    /// Has the kernel mark the sockets, in each namespace that has some.
     pub(crate) fn adopt(
         &mut self,
         ebpf: &mut Ebpf,
@@ -145,7 +155,9 @@ impl Adopter {
             let entry = PodOf(wanted.adoption);
             self.0.insert(wanted.cookie.0, entry, 0).map_err(layout)
         });
-        let ran = told.and_then(|()| run(ebpf));
+        let of: BTreeSet<usize> = survey.wanted.iter().map(|wanted| wanted.place).collect();
+        let ran = told.and_then(|()| run(ebpf, &survey.places, of));
+        let unseen = ran.as_ref().cloned().unwrap_or_default();
         for wanted in &survey.wanted {
             let outcome = self.0.get(&wanted.cookie.0, 0).map(|PodOf(a)| a.outcome);
             let reason = match outcome {
@@ -155,6 +167,9 @@ impl Adopter {
                 }
                 Ok(abi::ADOPTED_NO_END) => NotAdopted::NoEnd,
                 Ok(abi::ADOPTED_NO_ROOM) => NotAdopted::NoRoom,
+                Ok(abi::ADOPTED_GONE) if unseen.contains(&wanted.place) => {
+                    NotAdopted::UnseenNamespace
+                }
                 // It has ended meanwhile, or is read already.
                 _ => continue,
             };
@@ -166,7 +181,7 @@ impl Adopter {
                 Err(error) => return Err(layout(error)),
             }
         }
-        ran.map(|()| adopted)
+        ran.map(|_| adopted)
     }
 }
 
@@ -181,6 +196,7 @@ pub(crate) fn try_out() -> Result<Option<NotAdopted>, AttachError> {
     let mut adopter = Adopter::take(&mut ebpf)?;
     let survey = Survey {
         wanted: vec![wanted],
+        places: vec![Place::own()],
         not: BTreeMap::new(),
     };
     let adopted = adopter.adopt(&mut ebpf, survey)?;
@@ -193,7 +209,12 @@ pub(crate) fn try_out() -> Result<Option<NotAdopted>, AttachError> {
     }
 }
 
-fn run(ebpf: &mut Ebpf) -> Result<(), AttachError> {
+/// Runs over the sockets of these places. Returns those, other than the calling thread's, of which the kernel did not let it.
+fn run(
+    ebpf: &mut Ebpf,
+    places: &[Place],
+    of: BTreeSet<usize>,
+) -> Result<BTreeSet<usize>, AttachError> {
     let failed = |reason: String| AttachError::Program {
         name: ADOPTS,
         reason,
@@ -204,7 +225,25 @@ fn run(ebpf: &mut Ebpf) -> Result<(), AttachError> {
         load::retry_load(|| adopts.load("tcp", &btf)).map_err(refused(ADOPTS))?;
     }
     let adopts = adopts.fd().map_err(refused(ADOPTS))?.as_fd();
-    let look = sys::iterate_over(adopts, None);
-    let read = look.and_then(|mut look| look.read_to_end(&mut Vec::new()));
-    read.map(drop).map_err(|e| failed(e.to_string()))
+    let look = || -> io::Result<()> {
+        let mut look = sys::iterate_over(adopts, None)?;
+        look.read_to_end(&mut Vec::new()).map(drop)
+    };
+    let mut unseen = BTreeSet::new();
+    for number in of {
+        let Some(place) = places.get(number) else {
+            continue;
+        };
+        match place.within(look) {
+            Ok(()) => {}
+            Err(error) if place.is_own() => return Err(failed(error.to_string())),
+            // Nobody is there any more.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                tracing::warn!(%error, netns = place.inode, "running connections of a network namespace cannot be read");
+                unseen.insert(number);
+            }
+        }
+    }
+    Ok(unseen)
 }

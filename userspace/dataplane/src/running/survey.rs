@@ -2,7 +2,8 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    fs, io,
+    fs,
+    io::{self, ErrorKind},
     net::{SocketAddr, TcpStream},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -14,6 +15,7 @@ use socket2::SockRef;
 use super::{
     NotAdopted,
     connections::{Connection, Connections},
+    namespaces::{Place, Places},
     owners::{self, Owner},
 };
 use crate::{
@@ -46,6 +48,8 @@ pub struct Scope {
 pub(crate) struct Wanted {
     pub cookie: SockCookie,
     pub rule: RuleName,
+    /// Where it is, in [`Survey::places`].
+    pub place: usize,
     pub adoption: abi::Adoption,
 }
 
@@ -63,6 +67,7 @@ impl Wanted {
         let side = Side {
             connection,
             is_incoming: false,
+            place: 0,
         };
         let met = Match {
             index: None,
@@ -81,10 +86,12 @@ impl Wanted {
     }
 }
 
-/// The running connections of the calling thread's network namespace that a policy has read.
+/// The running connections of this host that a policy has read.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
     pub(crate) wanted: Vec<Wanted>,
+    /// The namespaces in which they are.
+    pub(crate) places: Vec<Place>,
     pub(crate) not: BTreeMap<NotAdopted, u64>,
 }
 
@@ -100,17 +107,21 @@ impl Survey {
     /// Looks. What cannot be looked at is in no list.
     pub(crate) fn take(policy: &Policy, scope: &Scope) -> io::Result<Self> {
         let mut survey = Self::default();
-        let all = Connections::list(MAX_CONNECTIONS)?;
+        if !reads(policy) {
+            return Ok(survey);
+        }
+        let seen = Seen::of(&scope.cgroup);
+        let all = survey.list(&seen)?;
         let sides: Vec<Side> = sides(&all, policy, scope).collect();
         if sides.is_empty() {
             return Ok(survey);
         }
         let local = sides.iter().filter(|side| !side.is_incoming);
         let owners = owners::of(local.map(|side| side.connection.inode).collect());
-        let seen = Seen::of(&scope.cgroup);
         for side in sides {
             let owner = owners.get(&side.connection.inode).map(|owner| &**owner);
-            match side.verdict(policy, owner) {
+            let netns = survey.places.get(side.place).and_then(|place| place.inode);
+            match side.verdict(policy, owner, netns) {
                 Verdict::None => {}
                 Verdict::Reads(_) if !seen.sees(side.connection.cgroup_id) => {
                     survey.count(NotAdopted::OutsideCgroup);
@@ -129,6 +140,38 @@ impl Survey {
     fn count(&mut self, reason: NotAdopted) {
         *self.not.entry(reason).or_default() += 1;
     }
+
+    /// Lists the connections of each place, [`MAX_CONNECTIONS`] in all. In other namespaces than the agent's own whoever is not
+    /// beneath its cgroup is no matter of its.
+    fn list(&mut self, seen: &Seen) -> io::Result<Vec<Connections>> {
+        let Places { places, unseen } = Places::find();
+        (0..unseen).for_each(|_| self.count(NotAdopted::UnseenNamespace));
+        let (mut all, mut room) = (Vec::new(), MAX_CONNECTIONS);
+        for place in places {
+            let listed = match room {
+                0 => Err(ErrorKind::StorageFull.into()),
+                _ => place.within(|| Connections::list(MAX_CONNECTIONS)),
+            };
+            match listed {
+                Ok(mut listed) => {
+                    let established = &mut listed.established;
+                    established.retain(|c| place.is_own() || seen.sees(c.cgroup_id));
+                    established.truncate(room);
+                    room -= established.len();
+                    all.push(listed);
+                    self.places.push(place);
+                }
+                Err(error) if place.is_own() => return Err(error),
+                // Nobody is there any more.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => {
+                    tracing::debug!(%error, netns = place.inode, "cannot list the connections of a network namespace");
+                    self.count(NotAdopted::UnseenNamespace);
+                }
+            }
+        }
+        Ok(all)
+    }
 }
 
 /// A side of a connection that is not on another host.
@@ -143,28 +186,43 @@ const NOBODY: abi::Endpoint = abi::Endpoint {
 struct Side {
     connection: Connection,
     is_incoming: bool,
+    /// Where it is, in [`Survey::places`].
+    place: usize,
 }
 
-/// The sides that some rule may have read: connections that this host has opened, and those from other hosts.
+/// Whether a policy has anything read, or carried.
+fn reads(policy: &Policy) -> bool {
+    let actions = policy.rules.iter().map(Rule::kernel_action);
+    let mut actions = actions.chain([policy.default_action]);
+    actions.any(|action| matches!(action, Action::Observe | Action::Enrich))
+}
+
+/// The sides that some rule may have read: connections that this host has opened, and those from other hosts that the first
+/// place, the agent's own, has accepted. `all`: of each place.
 fn sides<'a>(
-    all: &'a Connections,
+    all: &'a [Connections],
     policy: &'a Policy,
     scope: &'a Scope,
 ) -> impl Iterator<Item = Side> + 'a {
+    let established = all.iter().flat_map(|of_place| &of_place.established);
     let ends: HashSet<(SocketAddr, SocketAddr)> = match scope.is_incoming {
-        true => all.established.iter().map(|c| (c.own, c.peer)).collect(),
+        true => established.map(|c| (c.own, c.peer)).collect(),
         false => HashSet::new(),
     };
-    let sides = all.established.iter().filter_map(move |connection| {
-        let is_incoming = all.was_accepted(connection);
-        let is_of_here = is_incoming && ends.contains(&(connection.peer, connection.own));
-        let skipped = is_incoming && (!scope.is_incoming || is_of_here);
-        (!skipped).then_some(Side {
+    let is_skipped = move |side: &Side| {
+        let Connection { own, peer, .. } = side.connection;
+        let is_from_elsewhere = side.place == 0 && !ends.contains(&(peer, own));
+        side.is_incoming && !(scope.is_incoming && is_from_elsewhere)
+    };
+    let sides = all.iter().enumerate().flat_map(|(place, of_place)| {
+        let established = of_place.established.iter();
+        established.map(move |connection| Side {
             connection: *connection,
-            is_incoming,
+            is_incoming: of_place.was_accepted(connection),
+            place,
         })
     });
-    sides.filter(|side| side.may_concern(policy))
+    sides.filter(move |side| !is_skipped(side) && side.may_concern(policy))
 }
 
 impl Side {
@@ -187,7 +245,7 @@ impl Side {
             || matches!(policy.default_action, Action::Observe | Action::Enrich)
     }
 
-    fn candidate(&self, owner: Option<&Owner>) -> Option<Candidate> {
+    fn candidate(&self, owner: Option<&Owner>, netns: Option<u32>) -> Option<Candidate> {
         let to = self.dialled();
         if self.is_incoming {
             return Some(Candidate::elsewhere(self.connection.peer.ip(), to));
@@ -200,16 +258,17 @@ impl Side {
             gid: owner.gid,
             process: owner.name.clone(),
             cgroup: owner.cgroup.clone(),
-            netns: host::own_netns_inode(),
+            netns,
         })
     }
 
-    fn verdict(&self, policy: &Policy, owner: Option<&Owner>) -> Verdict {
+    /// `netns`: the number of its namespace's inode.
+    fn verdict(&self, policy: &Policy, owner: Option<&Owner>, netns: Option<u32>) -> Verdict {
         let is_agents = |owner: &Owner| AGENTS.contains(&&*owner.name);
         if owner.is_some_and(is_agents) {
             return Verdict::None;
         }
-        let Some(candidate) = self.candidate(owner) else {
+        let Some(candidate) = self.candidate(owner, netns) else {
             return Verdict::Not(NotAdopted::NoProcess);
         };
         let met = met(policy, &candidate);
@@ -277,6 +336,7 @@ impl Side {
         Wanted {
             cookie: connection.cookie,
             rule: met.rule.clone(),
+            place: self.place,
             adoption: abi::Adoption {
                 observed: abi::Observed {
                     connect,
@@ -319,14 +379,14 @@ fn comm(name: &str) -> [u8; 16] {
 }
 
 /// The cgroups whose sockets' packets the agent sees.
-enum Seen {
+pub(super) enum Seen {
     All,
     Of(HashSet<u64>),
 }
 
 impl Seen {
     /// The cgroups beneath this one.
-    fn of(cgroup: &Path) -> Self {
+    pub(super) fn of(cgroup: &Path) -> Self {
         let root = host::cgroup2_root().ok().flatten();
         if root.as_deref() == Some(cgroup) {
             return Self::All;
@@ -344,7 +404,7 @@ impl Seen {
     }
 
     /// A socket of which the kernel does not say the cgroup passes for one that is seen: its packets show it.
-    fn sees(&self, cgroup_id: u64) -> bool {
+    pub(super) fn sees(&self, cgroup_id: u64) -> bool {
         match self {
             Self::All => true,
             Self::Of(ids) => cgroup_id == 0 || ids.contains(&cgroup_id),

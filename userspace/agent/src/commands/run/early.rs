@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, PoisonError},
 };
 
-use anyhow::Context as _;
+use anyhow::bail;
 use dataplane::{
     Answers, Attached, Before, Calls, Dataplane, Holds, IncomingListener, KernelDenials, Legs,
     MAX_NAMESPACES, NetnsAgents, NewNetnsListeners, Options, Remembered, ServeRequests, Splicer,
@@ -353,8 +353,10 @@ fn files() -> Files {
 fn options(config: &Config) -> anyhow::Result<Options> {
     let cgroup = match &config.cgroup {
         Some(path) => path.clone(),
-        None => host::cgroup2_root()?
-            .context("no cgroup2 is mounted: run `mount -t cgroup2 none /sys/fs/cgroup/unified`")?,
+        None => match host::cgroup2_root()? {
+            Some(root) => root,
+            None => bail!(host::no_cgroup2()?),
+        },
     };
     Ok(Options {
         cgroup,

@@ -62,6 +62,10 @@ fn what_was_said_before_its_flow_was_read_is_not_guessed() {
         let id = client.prepares("INSERT INTO shop.orders (id, v) VALUES (?, ?)");
         client.does("USE shop");
         world.rule_by("tap", mirror.addr(), COMPARES);
+        let adopted = "underpass_observed_adopted_total{rule=\"r\"}";
+        eventually("it is found", || {
+            world.agent.metric(adopted).unwrap_or_default() == 1.0
+        });
         let execute = client.execute(&id, &[&1_i32.to_be_bytes(), b"bound"]);
         assert_eq!(client.ask(&execute).0, RESULT);
         eventually("its PREPARE was not seen", || world.fate("unprepared") == 1);

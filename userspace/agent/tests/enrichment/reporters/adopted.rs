@@ -4,14 +4,15 @@ use std::{
     io,
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
+    process::{Child, Command},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Instant,
 };
 
 use agent::config::Config;
-use dataplane::doctor;
+use dataplane::{NotAdopted, doctor};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use sandbox::{Agent, Sandbox};
+use sandbox::{Agent, Netns, Sandbox, run_in};
 
 use super::*;
 use crate::common::{BINARY, PATIENCE, accept, wire::host_with};
@@ -46,10 +47,15 @@ fn counted(agent: &Agent<'_>) -> (u64, u64) {
 }
 
 fn shows_it_read(agent: &Agent<'_>, c: &Conversation) {
-    let flows = agent.json("/flows").unwrap();
     let client = c.client.local_addr().unwrap().to_string();
-    let mut flows = flows.as_array().unwrap().iter();
-    let flow = flows.find(|f| f["client"] == client.as_str()).unwrap();
+    let shown = || {
+        let flows = agent.json("/flows").unwrap();
+        let mut flows = flows.as_array().unwrap().iter();
+        flows.find(|f| f["client"] == client.as_str()).cloned()
+    };
+    // Running connections are looked for when the policy is in force.
+    eventually("it is there", || shown().is_some());
+    let flow = shown().unwrap();
     assert_eq!(
         (&flow["path"], &flow["action"]),
         (&"tap".into(), &"enrich".into())
@@ -92,6 +98,7 @@ fn an_observed_connection_is_read_when_its_rule_taps() {
             asks(&mut c, version, 3);
             let (before, _) = counted(&host.agent);
             host.policy(&taps());
+            eventually("it is tapped", || host.flow(&c)["path"] == "tap");
             asks(&mut c, version, 10);
             let are_all = |count| are_paired(&host.agent, before + count);
             eventually("it is read", || are_all(9) || are_all(10));
@@ -114,6 +121,7 @@ fn the_middle_of_a_frame_is_not_taken_for_a_beginning() {
         c.client.write_all(first).unwrap();
         c.server_gets(first);
         host.policy(&taps());
+        shows_it_read(&host.agent, &c);
         let rest = [&query(4, 7, "TRUNCATE shop.orders")[..9], &rest[9..]].concat();
         c.client.write_all(&rest).unwrap();
         c.server_gets(&rest);
@@ -138,6 +146,7 @@ fn a_connection_that_says_nothing_for_two_policies_is_still_its_rules() {
         host.policy("");
         let mut c = begin(host, 4);
         host.policy(&taps());
+        shows_it_read(&host.agent, &c);
         host.policy(&[in_front("x", 1), taps()].concat());
         host.policy(&[in_front("y", 2), in_front("x", 1), taps()].concat());
         shows_it_read(&host.agent, &c);
@@ -184,28 +193,87 @@ impl Mortal {
     /// A connection that is logged in, and is read.
     fn connect(&self) -> Conversation {
         let to = self.listener.local_addr().unwrap();
-        self.converse(self.sandbox.client(|| TcpStream::connect(to)).unwrap())
+        let client = self.sandbox.client(|| TcpStream::connect(to));
+        converse(client.unwrap(), &self.listener)
     }
 
     /// A connection from outside the agent's cgroup, of which it sees nothing.
     fn connect_unseen(&self) -> Conversation {
         let to = self.listener.local_addr().unwrap();
-        self.converse(self.sandbox.server(|| TcpStream::connect(to)).unwrap())
+        let client = self.sandbox.server(|| TcpStream::connect(to));
+        converse(client.unwrap(), &self.listener)
     }
+}
 
-    fn converse(&self, client: io::Result<TcpStream>) -> Conversation {
-        let mut c = Conversation {
-            client: client.unwrap(),
-            server: accept(&self.listener).0,
-            in_segments: false,
-        };
-        c.client.set_nodelay(true).unwrap();
-        c.server.set_nodelay(true).unwrap();
-        c.client.set_read_timeout(Some(PATIENCE)).unwrap();
-        c.client_sends(&startup(4, &[("CQL_VERSION", "3.0.0")]));
-        c.server_sends(&ready(4));
-        c
+fn converse(client: io::Result<TcpStream>, listener: &TcpListener) -> Conversation {
+    let mut c = Conversation {
+        client: client.unwrap(),
+        server: accept(listener).0,
+        in_segments: false,
+    };
+    c.client.set_nodelay(true).unwrap();
+    c.server.set_nodelay(true).unwrap();
+    c.client.set_read_timeout(Some(PATIENCE)).unwrap();
+    c.client_sends(&startup(4, &[("CQL_VERSION", "3.0.0")]));
+    c.server_sends(&ready(4));
+    c
+}
+
+/// A process in a network namespace, as a container has one.
+struct Resident(Child);
+
+impl Resident {
+    fn start(netns: &Netns) -> Self {
+        let sleeps = || Command::new("sleep").arg("60").spawn().unwrap();
+        Self(run_in(Some(netns), None, sleeps).unwrap())
     }
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn connections_of_containers_are_read_that_were_there_before_the_agent() {
+    let host = Mortal::new();
+    let (netns, cgroup) = (Netns::new().unwrap(), &host.sandbox.cgroup);
+    let resident = Resident::start(&netns);
+    let to = host.listener.local_addr().unwrap();
+    // Another database at the same address.
+    let listener = run_in(Some(&netns), None, || TcpListener::bind(to));
+    let listener = listener.unwrap().unwrap();
+    let connect = |cgroup| {
+        let client = run_in(Some(&netns), cgroup, || TcpStream::connect(to));
+        converse(client.unwrap(), &listener)
+    };
+    let (mut c, mut unseen) = (connect(Some(cgroup)), connect(None));
+    let mut own = host.connect();
+    let agent = host.agent();
+    shows_it_read(&agent, &c);
+    shows_it_read(&agent, &own);
+    for c in [&mut c, &mut own, &mut unseen] {
+        asks(c, 4, 11);
+    }
+    eventually("both are read", || are_paired(&agent, 20));
+    let adopted = agent.metric("underpass_observed_adopted_total{rule=\"r\"}");
+    assert_eq!(adopted.unwrap(), 2.0);
+    for reason in NotAdopted::ALL {
+        let sample = format!(
+            "underpass_observed_not_adopted{{reason=\"{}\"}}",
+            reason.as_str()
+        );
+        assert_eq!(agent.metric(&sample).unwrap(), 0.0, "{sample}");
+    }
+    for c in [c, own, unseen] {
+        c.ends();
+    }
+    drop(resident);
+    eventually("their ends are told", || {
+        agent.metric("underpass_tap_flows").unwrap() == 0.0
+    });
 }
 
 #[test]
@@ -463,14 +531,16 @@ fn whoever_needs_the_agent_has_to_connect_again_and_is_counted() {
         let nobody = "0 can be read where they are";
         let again = "1 cannot be read: their rule needs the bytes, so they have to connect again";
         assert_eq!(said(&file), [nobody, again]);
-        assert_eq!(host.agent.metric(waits).unwrap(), 1.0);
+        eventually("it is counted", || host.agent.metric(waits).unwrap() == 1.0);
         asks(&mut c, 4, 2);
         assert_eq!(counted(&host.agent), (0, 0));
         host.policy(&policy(
             "uid = [4711]\nfail = \"open\"\npath = \"tap\"",
             STATS,
         ));
-        assert_eq!(host.agent.metric(waits).unwrap(), 0.0);
+        eventually("it is not counted any more", || {
+            host.agent.metric(waits).unwrap() == 0.0
+        });
         assert_eq!(said(&file), [nobody]);
         assert_eq!(host.metric("observed_adopted", "rule=\"r\""), 0);
         c.ends();

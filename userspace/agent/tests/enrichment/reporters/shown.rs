@@ -64,6 +64,7 @@ fn what_nobody_has_seen_of_a_session_is_shown_as_unknown() {
     host(|host| {
         let mut running = logs_in(host, 4);
         host.policy(&policy(TAPS, "{ transform = \"stats\" }"));
+        host.finds(&running);
         running.client_sends(&query(4, 1, SELECT));
         running.server_sends(&rows(4, 1, 1));
         let all = [

@@ -310,6 +310,8 @@ fn idle_connections_wake_nobody() {
             host.agent.metric("underpass_tap_flows").unwrap() == CONNECTIONS as f64
         });
         let pid = host.agent.pid();
+        // Five seconds after the last copy it looks once for flows whose end it was not told of.
+        thread::sleep(Duration::from_secs(6));
         let mut before = wake_ups(pid);
         eventually("its reader sleeps", || {
             thread::sleep(Duration::from_millis(50));
@@ -347,6 +349,33 @@ fn what_is_encrypted_is_not_read_and_says_so() {
     });
 }
 
+/// Where a frame begins on a connection that was open before, its packets say. On one that is encrypted none does.
+#[test]
+fn a_running_connection_in_which_no_frame_begins_says_so() {
+    host(|host| {
+        host.policy("");
+        let mut c = host.connect();
+        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
+        host.finds(&c);
+        let why = |c: &Conversation| host.flow(c)["why"].as_str().unwrap().to_owned();
+        let says = "no frame of CQL has begun";
+        assert!(!why(&c).contains(says), "{}", why(&c));
+        for _ in 0..4 {
+            c.client_sends(&[0x17, 3, 3, 0, 4, 1, 2, 3, 4]);
+            c.server_sends(&[0x17, 3, 3, 0, 4, 5, 6, 7, 8]);
+        }
+        eventually("it says so", || why(&c).contains(says));
+        // As if it had been none of them.
+        for _ in 0..2 {
+            c.client_sends(&query(4, 1, SELECT));
+            c.server_sends(&rows(4, 1, 1));
+        }
+        eventually("it is read", || told_selects(host) >= 1);
+        assert!(!why(&c).contains(says), "{}", why(&c));
+        c.ends();
+    });
+}
+
 /// A byte of urgent data is in the packets, and in no stream that anybody reads.
 #[test]
 fn urgent_data_cost_a_gap_and_no_more() {
@@ -355,7 +384,12 @@ fn urgent_data_cost_a_gap_and_no_more() {
         for version in [3, 4, 5] {
             let mut c = begin(host, version);
             for is_clients in [true, false] {
-                let before = told_selects(host);
+                let mut before = told_selects(host);
+                eventually("all that was asked is told", || {
+                    thread::sleep(Duration::from_millis(50));
+                    let now = told_selects(host);
+                    now == std::mem::replace(&mut before, now)
+                });
                 let ask = |c: &mut Conversation| {
                     c.client_sends(&query(version, 1, SELECT));
                     c.server_sends(&rows(version, 1, 1));
@@ -511,6 +545,36 @@ fn an_agent_that_stops_for_seconds_is_not_noticed_and_each_frame_is_accounted_fo
             "{counts}"
         );
         c.ends();
+    });
+}
+
+/// The word of its end is lost with what there is no room for, and nothing comes that could wake the reader.
+#[test]
+fn a_flow_whose_end_was_lost_is_found_though_nothing_comes_any_more() {
+    const REQUESTS: usize = 2_000;
+    const CONNECTIONS: usize = 8;
+    host_with("tap_ring_bytes = 65536", |host| {
+        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
+        let mut all = [(); CONNECTIONS].map(|()| begin(host, 4));
+        let ask = |c: &mut Conversation| {
+            c.client_sends(&query(4, 1, SELECT));
+            c.server_sends(&rows(4, 1, 1));
+        };
+        all.iter_mut().for_each(ask);
+        eventually("all are read", || told_selects(host) == CONNECTIONS as u64);
+        host.agent.signal(Signal::SIGSTOP).unwrap();
+        (0..REQUESTS).for_each(|_| ask(&mut all[0]));
+        // There may be room for one or two.
+        all.into_iter().for_each(Conversation::ends);
+        host.agent.signal(Signal::SIGCONT).unwrap();
+        eventually_within("their ends are found", 3 * PATIENCE, || {
+            host.agent.metric("underpass_tap_flows").unwrap() == 0.0
+        });
+        let uncopied = host.metric(
+            "observed_uncopied_frames",
+            "direction=\"to_database\",rule=\"r\"",
+        );
+        assert!(uncopied > 0);
     });
 }
 
