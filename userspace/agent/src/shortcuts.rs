@@ -285,3 +285,24 @@ impl Collector for ShortcutCounters {
         read.map(|r| r.families()).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_further_spill_puts_no_look_off() {
+        let first = Looks::new(None);
+        std::thread::sleep(Duration::from_millis(1));
+        let further = Looks::new(Some(&first));
+        assert_eq!(further.next, first.next);
+        assert!(further.until > first.until);
+        // Looks that have become rare are soon again.
+        let rare = Looks {
+            next: first.next + LOOK_AT_LEAST_EVERY,
+            pause: LOOK_AT_LEAST_EVERY,
+            ..first
+        };
+        assert!(Looks::new(Some(&rare)).next < rare.next);
+    }
+}

@@ -220,7 +220,8 @@ fn page(result: &Value) -> String {
          | route | answers | longest, ms | cut | refused | waited |\n| --- | --: | --: | --: | --: | --: |\n{routes}\n\
          {visits} connections came, asked once and went. All cases of a driver (Rust) on Cassandra passed {rounds} times, and {driver_cut} times a fault cut them short.\n\n\
          ## Streams\n\n\
-         Each byte is known by its position. Streams that go through the agent may be cut by what ends it, and not begin meanwhile.\n\n\
+         Each byte is known by its position. Streams that go through the agent may be cut by what ends it, and not begin meanwhile.\n\
+         Those of `shortcut` may wait while it is stopped, or gets no descriptor, for an edge that it tells of.\n\n\
          | path | connections | bytes | not begun | waited |\n| --- | --: | --: | --: | --: |\n{streams}\n\
          ## Faults\n\n\
          | fault | | times | longest, ms | while the kernel carried all of `spliced` |\n| --- | --- | --: | --: | --: |\n{faults}\n\

@@ -18,6 +18,8 @@ pub struct Route {
 pub enum Needs {
     /// Nobody but their database.
     Nobody,
+    /// The agent, to be told of bytes that came too early for an edge.
+    Nudges,
     /// The keeper, if the kernel carries them when the agent ends; otherwise the agent.
     Keeper,
     /// The agent.
@@ -40,6 +42,8 @@ impl Needs {
         );
         match self {
             Self::Nobody => false,
+            // They wait until the agent runs, and can look, again. One that is dead has the keeper in its place at once.
+            Self::Nudges => matches!(fault, Fault::Stop | Fault::Descriptors),
             // An agent from which another has taken over ends the flows that no keeper has, when it has drained for as long as it
             // may. A keeper ends those that no agent has.
             Self::Keeper => {

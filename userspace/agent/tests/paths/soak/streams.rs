@@ -34,6 +34,7 @@ pub fn lower_priority() {
 pub fn stream(run: &Run<'_>, way: &'static Way, server: &Server) -> Report {
     lower_priority();
     let (needs, hang_limit) = match way.outlives {
+        true if way.name == "shortcut" => (Needs::Nudges, run.log.limit),
         true => (Needs::Nobody, run.log.limit),
         false => (Needs::Agent, run.log.limit + HELD_UP),
     };
