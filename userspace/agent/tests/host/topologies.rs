@@ -9,7 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use sandbox::Cgroup;
+
+use crate::common::eventually;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// The longest walk takes a quarter of it.
@@ -67,18 +73,42 @@ struct Walkers(Cgroup);
 
 impl Drop for Walkers {
     fn drop(&mut self) {
-        let procs = self.0.path().join("cgroup.procs");
+        // A threaded cgroup has no `cgroup.kill`, and does not say its processes.
+        let threads = self.0.path().join("cgroup.threads");
         let deadline = Instant::now() + LIMIT;
-        let _ = fs::write(self.0.path().join("cgroup.kill"), "1");
-        while fs::read_to_string(&procs).is_ok_and(|left| !left.is_empty()) {
-            assert!(
-                Instant::now() < deadline,
-                "{} is not empty",
-                procs.display()
-            );
+        loop {
+            let left = fs::read_to_string(&threads).unwrap();
+            if left.is_empty() {
+                return;
+            }
+            for thread in left.lines() {
+                // It may have ended.
+                let _ = kill(Pid::from_raw(thread.parse().unwrap()), Signal::SIGKILL);
+            }
+            let what = threads.display();
+            assert!(Instant::now() < deadline, "{what} is not empty");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+#[test]
+fn what_a_walk_leaves_is_killed() {
+    let walkers = Walkers(Cgroup::new().unwrap());
+    let path = walkers.0.path().to_owned();
+    let joins = "echo $$ > \"$0/cgroup.procs\" && exec sleep 60";
+    let mut left = Command::new("bash")
+        .args(["-c", joins])
+        .arg(&path)
+        .spawn()
+        .unwrap();
+    let threads = path.join("cgroup.threads");
+    eventually("it has joined", || {
+        !fs::read_to_string(&threads).unwrap().is_empty()
+    });
+    drop(walkers);
+    assert!(!path.exists());
+    assert!(!left.wait().unwrap().success());
 }
 
 /// Output of the commands beneath a heading.
