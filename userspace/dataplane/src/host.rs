@@ -82,13 +82,16 @@ fn cgroup2_in(mountinfo: &str) -> Option<PathBuf> {
         let (root, point) = (fields.next()?, fields.next()?);
         Some((point, filesystem.starts_with("cgroup2 ") && root == "/"))
     });
-    // Later ones lie over earlier ones.
     let mounts: Vec<(&str, bool)> = mounts.collect();
-    let mut at_tops = mounts.iter().enumerate().filter(|(number, (point, _))| {
+    let mut roots = mounts
+        .iter()
+        .enumerate()
+        .filter(|(_, (_, is_root))| *is_root);
+    // Later ones lie over earlier ones. There may be thousands, of which few are such roots.
+    let found = roots.find(|(number, (point, _))| {
         let mut over = mounts.iter().skip(number + 1);
         !over.any(|(later, _)| later == point)
     });
-    let found = at_tops.find(|(_, (_, is_root))| *is_root);
     found.map(|(_, (point, _))| PathBuf::from(point))
 }
 

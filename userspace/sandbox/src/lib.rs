@@ -14,6 +14,7 @@ mod memory;
 mod netns;
 mod pattern;
 pub mod program;
+mod resident;
 mod served;
 pub mod skip;
 pub mod soaked;
@@ -29,6 +30,7 @@ pub use etcd::{Certificates, Etcd};
 pub use memory::MemoryCgroup;
 pub use netns::Netns;
 pub use pattern::pattern;
+pub use resident::Resident;
 pub use served::Served;
 pub use wire::{Carried, Faults, Wire, stay_on_one_processor};
 

@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use sandbox::{Agent, Cgroup, Netns, Sandbox, run_in};
+use sandbox::{Agent, Cgroup, Netns, Resident, Sandbox, run_in};
 
 use crate::common::*;
 
@@ -108,9 +108,7 @@ fn the_policy_that_init_writes_shows_an_application_that_was_there_before() {
 fn applications_in_containers_are_in_the_policy() {
     let sandbox = Sandbox::new().unwrap();
     let netns = Netns::new().unwrap();
-    // A namespace without a process is nobody's: clients are threads of the test.
-    let sleeps = || Command::new("sleep").arg("60").spawn().unwrap();
-    let mut resident = run_in(Some(&netns), None, sleeps).unwrap();
+    let _resident = Resident::start(&netns, None).unwrap();
     let listener = run_in(Some(&netns), None, || TcpListener::bind("127.0.0.1:0"));
     let at = listener.as_ref().unwrap().as_ref().unwrap().local_addr();
     let port = at.unwrap().port();
@@ -119,8 +117,6 @@ fn applications_in_containers_are_in_the_policy() {
     let mut command = Command::new(BINARY);
     command.args(["init", "--port", &port.to_string()]);
     let output = sandbox.server(|| command.output().unwrap()).unwrap();
-    resident.kill().unwrap();
-    resident.wait().unwrap();
     let process = fs::read_to_string("/proc/self/comm").unwrap();
     let policy = String::from_utf8(output.stdout).unwrap();
     let rule = format!("process = [\"{}\"]", process.trim_end());

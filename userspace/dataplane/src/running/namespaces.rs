@@ -45,7 +45,7 @@ impl Place {
     /// Does something there.
     ///
     /// # Errors
-    /// It cannot be entered, nobody is there any more (`NotFound`), and what `body` has.
+    /// The namespace cannot be entered, nobody is there any more (`NotFound`), and what `body` has.
     pub(super) fn within<T: Send>(
         &self,
         body: impl FnOnce() -> io::Result<T> + Send,

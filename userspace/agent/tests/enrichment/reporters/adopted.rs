@@ -4,7 +4,6 @@ use std::{
     io,
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Child, Command},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Instant,
 };
@@ -12,7 +11,7 @@ use std::{
 use agent::config::Config;
 use dataplane::{NotAdopted, doctor};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use sandbox::{Agent, Netns, Sandbox, run_in};
+use sandbox::{Agent, Netns, Resident, Sandbox, run_in};
 
 use super::*;
 use crate::common::{BINARY, PATIENCE, accept, wire::host_with};
@@ -219,28 +218,11 @@ fn converse(client: io::Result<TcpStream>, listener: &TcpListener) -> Conversati
     c
 }
 
-/// A process in a network namespace, as a container has one.
-struct Resident(Child);
-
-impl Resident {
-    fn start(netns: &Netns) -> Self {
-        let sleeps = || Command::new("sleep").arg("60").spawn().unwrap();
-        Self(run_in(Some(netns), None, sleeps).unwrap())
-    }
-}
-
-impl Drop for Resident {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
 #[test]
 fn connections_of_containers_are_read_that_were_there_before_the_agent() {
     let host = Mortal::new();
     let (netns, cgroup) = (Netns::new().unwrap(), &host.sandbox.cgroup);
-    let resident = Resident::start(&netns);
+    let resident = Resident::start(&netns, None).unwrap();
     let to = host.listener.local_addr().unwrap();
     // Another database at the same address.
     let listener = run_in(Some(&netns), None, || TcpListener::bind(to));

@@ -7,10 +7,9 @@ use std::{
     io::{BufRead, BufReader, Seek, SeekFrom},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Child, Command},
 };
 
-use sandbox::{Agent, Netns, run_in};
+use sandbox::{Agent, Netns, Resident, run_in};
 use socket2::SockRef;
 
 use super::{tapped::without_times, *};
@@ -45,16 +44,6 @@ const RING_BYTES: u32 = 16 << 20;
 /// The host of the databases, as a container reaches it.
 const BESIDE: [&str; 2] = ["198.51.100.1/24", "198.51.100.2/24"];
 const BESIDE_DATABASE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
-
-/// A process in a network namespace, so that the agent finds it. Killed when dropped.
-struct Resident(Child);
-
-impl Drop for Resident {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
 
 /// A journal that is read on.
 struct Journal {
@@ -297,8 +286,7 @@ fn on_a_stage(place: Place, body: impl FnOnce(&mut Stage<'_>)) {
     container
         .join_as(&BESIDE[..1], (&hosts.database, "container"), &BESIDE[1..])
         .unwrap();
-    let sleep = || Command::new("sleep").arg("3600").spawn().unwrap();
-    let _resident = Resident(run_in(Some(&container), Some(&hosts.app.cgroup), sleep).unwrap());
+    let _resident = Resident::start(&container, Some(&hosts.app.cgroup)).unwrap();
     if place == Place::Jumbo {
         for netns in [&hosts.app.netns, &hosts.database] {
             let link = [
