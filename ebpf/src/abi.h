@@ -920,16 +920,34 @@ struct up_reader {
 	__u8 pad[3];
 };
 
-/* A socket that is to leave its sockmap, as the agent is told: by its key there, and whether now. */
+/* What an application's socket in a sockmap needs, as whoever looks is told: by its key there. */
 struct up_stalled {
 	__u64 key;
-	__u64 now;
+	/* enum up_stall */
+	__u64 stall;
+};
+
+enum up_stall {
+	/* To leave its sockmap at a later look. */
+	UP_STALL_LEAVES = 0,
+	/* To leave it now. */
+	UP_STALL_LEAVES_NOW = 1,
+	/* To be nudged where it is: it does not know that its connection is over. */
+	UP_STALL_ORPHAN = 2,
 };
 
 /* Kept with the client's socket, and with the database's. */
 struct up_spliced {
 	__u64 id;
 	struct up_reader reader;
+};
+
+/* Whether an end has outlived the other, and was not told. */
+enum up_orphan {
+	UP_ORPHAN_NOT = 0,
+	UP_ORPHAN_FOUND = 1,
+	/* It asks the other host, as for a connection that is silent, and learns that there is none. */
+	UP_ORPHAN_ASKS = 2,
 };
 
 /* What an end is in the connection between an application and the agent. */
@@ -1101,7 +1119,9 @@ struct up_shortcut_end {
 	__u8 leg;
 	/* This end's own reader was nudged after the other end had gone, of which nobody knows whether it had spilled. */
 	__u8 is_nudged;
-	__u8 pad[3];
+	/* enum up_orphan */
+	__u8 orphan;
+	__u8 pad[2];
 	/* Of this end's own application. */
 	struct up_reader reader;
 	/* The rest is of the client's end: who dialled, under which rule, when, from where. */

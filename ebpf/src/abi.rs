@@ -500,6 +500,24 @@ pub const SPLICE_BUSY: u32 = 10;
 /// `UP_SPLICE_NO_ENGINE` of `enum up_splice_refusal` in abi.h.
 pub const SPLICE_NO_ENGINE: u32 = 11;
 
+/// `UP_STALL_LEAVES` of `enum up_stall` in abi.h.
+pub const STALL_LEAVES: u32 = 0;
+
+/// `UP_STALL_LEAVES_NOW` of `enum up_stall` in abi.h.
+pub const STALL_LEAVES_NOW: u32 = 1;
+
+/// `UP_STALL_ORPHAN` of `enum up_stall` in abi.h.
+pub const STALL_ORPHAN: u32 = 2;
+
+/// `UP_ORPHAN_NOT` of `enum up_orphan` in abi.h.
+pub const ORPHAN_NOT: u32 = 0;
+
+/// `UP_ORPHAN_FOUND` of `enum up_orphan` in abi.h.
+pub const ORPHAN_FOUND: u32 = 1;
+
+/// `UP_ORPHAN_ASKS` of `enum up_orphan` in abi.h.
+pub const ORPHAN_ASKS: u32 = 2;
+
 /// `UP_LEG_NONE` of `enum up_leg` in abi.h.
 pub const LEG_NONE: u32 = 0;
 
@@ -2012,13 +2030,13 @@ pub struct Stalled {
     /// In C: `__u64`.
     pub key: u64,
     /// In C: `__u64`.
-    pub now: u64,
+    pub stall: u64,
 }
 
 const _: () = {
     assert!(size_of::<Stalled>() == 16);
     assert!(offset_of!(Stalled, key) == 0);
-    assert!(offset_of!(Stalled, now) == 8);
+    assert!(offset_of!(Stalled, stall) == 8);
 };
 
 /// `struct up_splice_question` in abi.h.
@@ -2236,8 +2254,10 @@ pub struct ShortcutEnd {
     pub leg: u8,
     /// In C: `__u8`.
     pub is_nudged: u8,
-    /// In C: `__u8[3]`.
-    pub pad: [u8; 3],
+    /// In C: `__u8`.
+    pub orphan: u8,
+    /// In C: `__u8[2]`.
+    pub pad: [u8; 2],
     /// In C: `struct up_reader`.
     pub reader: Reader,
     /// In C: `struct up_connect`.
@@ -2262,7 +2282,8 @@ const _: () = {
     assert!(offset_of!(ShortcutEnd, is_server) == 98);
     assert!(offset_of!(ShortcutEnd, leg) == 99);
     assert!(offset_of!(ShortcutEnd, is_nudged) == 100);
-    assert!(offset_of!(ShortcutEnd, pad) == 101);
+    assert!(offset_of!(ShortcutEnd, orphan) == 101);
+    assert!(offset_of!(ShortcutEnd, pad) == 102);
     assert!(offset_of!(ShortcutEnd, reader) == 104);
     assert!(offset_of!(ShortcutEnd, connect) == 120);
     assert!(offset_of!(ShortcutEnd, opened_ns) == 232);
@@ -3265,7 +3286,7 @@ pub const LAYOUT: &[StructLayout] = &[
         size_of::<Stalled>(),
         &[
             ("key", offset_of!(Stalled, key)),
-            ("now", offset_of!(Stalled, now)),
+            ("stall", offset_of!(Stalled, stall)),
         ],
     ),
     (
@@ -3380,6 +3401,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("is_server", offset_of!(ShortcutEnd, is_server)),
             ("leg", offset_of!(ShortcutEnd, leg)),
             ("is_nudged", offset_of!(ShortcutEnd, is_nudged)),
+            ("orphan", offset_of!(ShortcutEnd, orphan)),
             ("pad", offset_of!(ShortcutEnd, pad)),
             ("reader", offset_of!(ShortcutEnd, reader)),
             ("connect", offset_of!(ShortcutEnd, connect)),

@@ -147,6 +147,8 @@ struct sock {
 		int owned;
 	} sk_lock;
 	int sk_rcvlowat;
+	int sk_rcvbuf;
+	__u8 sk_userlocks : 4;
 	int sk_wmem_queued;
 	int sk_sndbuf;
 	void *sk_user_data;

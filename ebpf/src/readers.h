@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Applications that are in a sockmap and do not read on, or have nothing to do there.
+ * Applications that are in a sockmap and do not read on, are not told of a reset, or have nothing to do there.
  *
  * In a sockmap a socket answers FIONREAD from its psock, and leaves out what waits in TCP: a reader that
  * asks first, and is told 0, waits for an edge that has passed. Nobody can see that it asks. So the agent looks
@@ -16,6 +16,9 @@
  * can be acted on until the bytes are in the psock. Between the two looks whoever looks waits for running programs.
  * Two processes may look at a time, each by a program of its own: each lets leave what itself has seen leaving before
  * it waited (`seen`).
+ *
+ * An end that waits for bytes though its other end is closed was not told of a reset: TCP has dropped it. It is found by the same
+ * looks, and asks the other side as keepalive does, by the same nudge.
  *
  * Both ends of a short leg leave likewise when the agent asks (legs.h), which a look has to see first.
  *
@@ -105,8 +108,30 @@ static __always_inline void begin_to_leave(struct up_reader *reader, __u32 looke
 	reader->seen[looker] = 1;
 }
 
-/* Whether an end of a shortcut is to leave, and whether it can now. `looker`: UP_LOOKER_*. */
-static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie, __u32 looker, __u64 *now)
+/* Whether a socket waits for what its other end has yet to send: it has seen no end of it. */
+static __always_inline int awaits_bytes(const struct tcp_sock *tp)
+{
+	__u8 state = SOCK_OF(tp).__sk_common.skc_state;
+
+	return state == BPF_TCP_ESTABLISHED || state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_FIN_WAIT2;
+}
+
+/* Whether the other end of a connection is closed. */
+static __always_inline int is_gone(const struct up_shortcut_end *end)
+{
+	struct tcp_sock *peer = (struct tcp_sock *)end->peer_sock;
+	__u8 state;
+
+	if (!end->peer)
+		return 0;
+	state = BPF_CORE_READ(peer, inet_conn.icsk_inet.sk.__sk_common.skc_state);
+	/* Last: what has another cookie is another socket, or what is left of this one. */
+	return BPF_CORE_READ(peer, inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter) != end->peer ||
+	       state == BPF_TCP_CLOSE;
+}
+
+/* Whether an end of a shortcut is to leave, and when. `looker`: UP_LOOKER_*; `stall`: enum up_stall. */
+static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie, __u32 looker, __u64 *stall)
 {
 	struct up_shortcut_end *end = bpf_map_lookup_elem(&shortcut_ends, &cookie), *other;
 	int is_empty = !queued((__u64)SOCK_OF(tp).sk_user_data);
@@ -114,9 +139,14 @@ static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie, _
 
 	if (!end || (looker == UP_LOOKER_BESIDE && end->leg))
 		return 0;
+	if (end->orphan != UP_ORPHAN_ASKS && awaits_bytes(tp) && is_gone(end)) {
+		end->orphan = UP_ORPHAN_FOUND;
+		*stall = UP_STALL_ORPHAN;
+		return 1;
+	}
 	if (end->reader.leaves) {
 		/* Runs that have not seen it yet come to their ends before this looker's next look. */
-		*now = end->reader.seen[looker] && is_empty && !is_held(tp);
+		*stall = end->reader.seen[looker] && is_empty && !is_held(tp) ? UP_STALL_LEAVES_NOW : UP_STALL_LEAVES;
 		end->reader.seen[looker] = 1;
 		return 1;
 	}
@@ -164,7 +194,7 @@ int find_stalled(struct bpf_iter__sockmap *ctx)
 		if (!has_stalled(&spliced_here->reader, tp))
 			return 0;
 		stalled.key = spliced_here->id;
-		stalled.now = 1;
+		stalled.stall = UP_STALL_LEAVES_NOW;
 		if (!spliced_here->reader.leaves)
 			count_cause(UP_CAUSE_READER_STALLED);
 		spliced_here->reader.leaves = 1;
@@ -173,7 +203,7 @@ int find_stalled(struct bpf_iter__sockmap *ctx)
 			splice->is_out = 1;
 	} else {
 		stalled.key = SOCK_OF(tp).__sk_common.skc_cookie.counter;
-		if (!end_leaves(tp, stalled.key, UP_LOOKER_AGENT, &stalled.now))
+		if (!end_leaves(tp, stalled.key, UP_LOOKER_AGENT, &stalled.stall))
 			return 0;
 	}
 	bpf_seq_write(ctx->meta->seq, &stalled, sizeof(stalled));
@@ -194,26 +224,34 @@ int find_stalled_beside(struct bpf_iter__sockmap *ctx)
 	if (!tp)
 		return 0;
 	stalled.key = SOCK_OF(tp).__sk_common.skc_cookie.counter;
-	if (end_leaves(tp, stalled.key, UP_LOOKER_BESIDE, &stalled.now))
+	if (end_leaves(tp, stalled.key, UP_LOOKER_BESIDE, &stalled.stall))
 		bpf_seq_write(ctx->meta->seq, &stalled, sizeof(stalled));
 	return 0;
 }
 
-/* How the application reads whose socket is in a sockmap, or was. */
-static __always_inline struct up_reader *reader_of(struct tcp_sock *tp)
+/* The end whose socket this is. */
+static __always_inline struct up_shortcut_end *end_of(const struct tcp_sock *tp)
 {
-	struct up_spliced *spliced_here = bpf_sk_storage_get(&spliced, tp, 0, 0);
 	__u64 cookie = SOCK_OF(tp).__sk_common.skc_cookie.counter;
-	struct up_shortcut_end *end;
+	struct up_shortcut_end *end = bpf_map_lookup_elem(&shortcut_ends, &cookie);
 
-	if (spliced_here)
-		return &spliced_here->reader;
-	end = bpf_map_lookup_elem(&shortcut_ends, &cookie);
-	if (!end)
-		return 0;
 	/* One of no end would be arithmetic with a null pointer. */
 	barrier_var(end);
-	return &end->reader;
+	return end;
+}
+
+#define SO_KEEPALIVE 9
+#define SOL_TCP 6
+#define TCP_KEEPIDLE 4
+
+/* Has a socket ask the other side whether the connection is there, a second after the last packet. It is not, so nobody
+ * misses the settings. */
+static __always_inline void ask(struct sock_common *skc)
+{
+	int on = 1, s = 1;
+
+	bpf_setsockopt(skc, SOL_TCP, TCP_KEEPIDLE, &s, sizeof(s));
+	bpf_setsockopt(skc, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
 }
 
 /* For each TCP socket of the namespace, locked. Tells the agent of those that are still what they were in the
@@ -222,16 +260,29 @@ SEC("iter/tcp")
 int nudge_left(struct bpf_iter__tcp *ctx)
 {
 	struct sock_common *skc = ctx->sk_common;
-	struct up_reader *reader;
+	struct up_spliced *spliced_here;
+	struct up_shortcut_end *end;
+	struct up_reader *reader = 0;
 	struct tcp_sock *tp;
 	__u8 still_in = 1;
 
 	if (!asks_psock() || !skc)
 		return 0;
 	tp = (struct tcp_sock *)bpf_skc_to_tcp_sock(skc);
-	if (!tp || !SOCK_OF(tp).sk_receive_queue.qlen)
+	if (!tp)
 		return 0;
-	reader = reader_of(tp);
+	end = end_of(tp);
+	if (end && end->orphan == UP_ORPHAN_FOUND) {
+		ask(skc);
+		end->orphan = UP_ORPHAN_ASKS;
+	}
+	if (!SOCK_OF(tp).sk_receive_queue.qlen)
+		return 0;
+	spliced_here = bpf_sk_storage_get(&spliced, tp, 0, 0);
+	if (spliced_here)
+		reader = &spliced_here->reader;
+	else if (end)
+		reader = &end->reader;
 	if (!reader)
 		return 0;
 	if (!((__u64)SOCK_OF(tp).sk_user_data & USER_DATA_PSOCK))

@@ -15,8 +15,8 @@
  * copied_seq is our write_seq; only we write, and it only grows), and is not inside tcp_recvmsg,
  * which would wait there for TCP alone (MSG_WAITALL, SO_RCVLOWAT).
  *
- * Bounds. A reader's queue for the shortcut respects no receive buffer: over the flow's bound or
- * the host's, bytes take TCP, whose flow control is whole.
+ * Bounds. The kernel has a reader's queue for the shortcut respect no receive buffer: over the flow's bound, half of a
+ * buffer that cannot grow, or the host's bound, bytes take TCP, whose flow control is whole.
  *
  * Edges. Bytes in TCP behind a queue that is not empty (a spill) are announced too early for an
  * edge-triggered reader who takes a short read for the end: it is nudged once the queue is empty.
@@ -265,6 +265,22 @@ static __always_inline __u32 queued(__u64 user_data)
 	return psock ? BPF_CORE_READ(psock, msg_tot_len) : 0;
 }
 
+/* net/sock.h: the application has chosen the size of the receive buffer. */
+#define SOCK_RCVBUF_LOCK 2
+
+/* The bytes that may lie past TCP for a reader. They count against its receive buffer, and the kernel drops what then does not
+ * fit, though TCP's window has let it through: a buffer that cannot grow is shared with TCP. */
+static __always_inline __u32 bound_of(const struct tcp_sock *reader, __u32 flow_bytes)
+{
+	const struct sock *sk = &reader->inet_conn.icsk_inet.sk;
+	__u32 half;
+
+	if (!(BPF_CORE_READ_BITFIELD_PROBED(sk, sk_userlocks) & SOCK_RCVBUF_LOCK))
+		return flow_bytes;
+	half = (__u32)BPF_CORE_READ(sk, sk_rcvbuf) / 2;
+	return half < flow_bytes ? half : flow_bytes;
+}
+
 static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
 				     struct up_shortcut_end *end, __u32 *waiting)
 {
@@ -272,7 +288,7 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
 	struct tcp_sock *reader;
 	__u64 peer = end->peer;
 	void *upper_layer;
-	__u32 copied_seq, is_waiting = 0, is_blocking = 0;
+	__u32 copied_seq, bound, is_waiting = 0, is_blocking = 0;
 	__u16 readers_port = 0;
 
 	if (!peer || !limits)
@@ -281,6 +297,7 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
 	reader = (struct tcp_sock *)end->peer_sock;
 	copied_seq = BPF_CORE_READ(reader, copied_seq);
 	*waiting = queued((__u64)BPF_CORE_READ(reader, inet_conn.icsk_inet.sk.sk_user_data));
+	bound = *waiting ? bound_of(reader, limits->flow_bytes) : limits->flow_bytes;
 	upper_layer = BPF_CORE_READ(reader, inet_conn.icsk_ulp_ops);
 	if (upper_layer_port)
 		readers_port =
@@ -317,7 +334,7 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
 		if (msg->size >= limits->bulk_bytes)
 			return UP_TURN_BULK;
 	}
-	if (*waiting + msg->size > limits->flow_bytes)
+	if (*waiting + msg->size > bound)
 		return UP_TURN_FLOW_FULL;
 	if (*SOCK_OF(tp).__sk_common.skc_prot->memory_allocated > (__s64)limits->host_pages)
 		return UP_TURN_HOST_FULL;

@@ -10,8 +10,16 @@ use crate::{
 };
 
 /// The rows, in order.
-const ROWS: [&str; 8] = [
-    "direct", "bypass", "tap", "splice", "enrich", "haproxy", "envoy", "shotover",
+const ROWS: [&str; 9] = [
+    "direct",
+    "bypass",
+    "tap",
+    "splice",
+    "enrich",
+    "enrich-short-both",
+    "haproxy",
+    "envoy",
+    "shotover",
 ];
 
 /// The experiment with one connection, for the latency.

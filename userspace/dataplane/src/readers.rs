@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ebpf::abi;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::sys;
@@ -131,6 +132,8 @@ pub(crate) struct Stalled {
     pub leave_now: Vec<u64>,
     /// Whether others are to leave at a later look.
     pub are_leaving: bool,
+    /// Whether others are to be nudged where they are: their other ends are closed, and they were not told.
+    pub are_orphans: bool,
 }
 
 /// Whether readers that have left their map were all nudged.
@@ -186,14 +189,15 @@ impl Readers {
         let mut told = Vec::new();
         sys::iterate_over(find.as_fd(), Some(map))?.read_to_end(&mut told)?;
         let (words, _) = told.as_chunks().0.as_chunks();
-        let mut stalled = Stalled::default();
-        for [key, now] in words.iter().map(|words| words.map(u64::from_ne_bytes)) {
-            match now {
-                0 => stalled.are_leaving = true,
-                _ => stalled.leave_now.push(key),
+        let mut found = Stalled::default();
+        for [key, stall] in words.iter().map(|words| words.map(u64::from_ne_bytes)) {
+            match stall as u32 {
+                abi::STALL_LEAVES => found.are_leaving = true,
+                abi::STALL_ORPHAN => found.are_orphans = true,
+                _ => found.leave_now.push(key),
             }
         }
-        Ok(stalled)
+        Ok(found)
     }
 
     /// Announces once more to readers that have left, in the namespace of this thread, what waits for them.

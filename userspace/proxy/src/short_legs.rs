@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use dataplane::{Application, Leg, LegApplication, LegSide, LongLeg};
 use flow::{Flow, LegNow};
+use policy::Shortcut;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
@@ -53,12 +54,18 @@ impl ShortLegs {
         application: Option<&Application>,
         shared: &ProxyContext,
     ) {
+        let sides = flow.opted_in();
         let is_let_in = match spoken.side {
-            LegSide::Client => flow.opted_in().takes_client(),
-            LegSide::Database => flow.opted_in().takes_database(),
+            LegSide::Client => sides.takes_client(),
+            LegSide::Database => sides.takes_database(),
         };
         let state = match is_let_in.then(|| enter(spoken, application, shared)) {
-            None => State::Long,
+            None => {
+                if sides != Shortcut::Neither {
+                    flow.set_leg(spoken.side, LegNow::Long(NOT_LET_IN.into()));
+                }
+                State::Long
+            }
             Some(Ok(leg)) => {
                 flow.set_leg(spoken.side, LegNow::Short(leg.state()));
                 State::Short(leg)
@@ -106,6 +113,8 @@ impl ShortLegs {
         }
     }
 }
+
+const NOT_LET_IN: &str = "the rule's `shortcut` names the other side alone";
 
 const TAKEN_BACK: &str =
     "it was taken back, so that the kernel or another agent could carry the flow";

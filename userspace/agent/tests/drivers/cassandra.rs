@@ -32,6 +32,14 @@ pub const PIPELINE: &str = "pipeline = [
   { transform = \"trace\", endpoint = \"http://127.0.0.1:1\", sample = 1 },
 ]";
 
+/// [`PIPELINE`] of a rule that lets both sides' sockets into a sockmap: what the agent exchanges with them skips TCP.
+pub fn past_tcp() -> String {
+    format!("{PAST_TCP}\n{PIPELINE}")
+}
+
+/// The line of such a rule.
+pub const PAST_TCP: &str = "shortcut = true";
+
 impl Cassandra {
     /// An agent whose one rule is for connections from `cgroup` to this node.
     pub fn agent<'a>(&self, cgroup: &'a Cgroup, action: &str, fail: &str) -> Agent<'a> {

@@ -45,8 +45,8 @@ fn v4_in_snappy_through_a_pipeline() {
 }
 
 #[test]
-fn v5_through_a_pipeline() {
-    GO.through_a_pipeline("go::v5_through_a_pipeline", 5, "none");
+fn v5_past_tcp_through_a_pipeline() {
+    GO.past_tcp_through_a_pipeline("go::v5_past_tcp_through_a_pipeline", 5);
 }
 
 /// v5 has no other compression.

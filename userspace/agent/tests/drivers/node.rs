@@ -28,8 +28,8 @@ fn v4_directly() {
 }
 
 #[test]
-fn v4_through_a_pipeline() {
-    NODE.through_a_pipeline("node::v4_through_a_pipeline", 4, "none");
+fn v4_past_tcp_through_a_pipeline() {
+    NODE.past_tcp_through_a_pipeline("node::v4_past_tcp_through_a_pipeline", 4);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use sandbox::skip;
 
 use super::{
     adopted,
-    cassandra::{Cassandra, PIPELINE},
+    cassandra::{Cassandra, PIPELINE, past_tcp},
     same,
     seen::{self, Kinds, kinds},
     suite::{self, Details},
@@ -37,21 +37,31 @@ impl Program {
     /// Runs the suite through a pipeline: the results are the same, and the agent has counted what
     /// was sent.
     pub fn through_a_pipeline(&self, test: &str, version: u8, compression: &str) {
+        self.through(test, ("pipeline", PIPELINE), version, compression);
+    }
+
+    /// Does the same, and what is exchanged with the agent skips TCP.
+    pub fn past_tcp_through_a_pipeline(&self, test: &str, version: u8) {
+        self.through(test, ("past_tcp", &past_tcp()), version, "none");
+    }
+
+    fn through(&self, test: &str, (way, more): (&str, &str), version: u8, compression: &str) {
         let Some((program, cassandra)) = self.provided(test) else {
             return;
         };
         let cgroup = Cgroup::new().unwrap();
-        let agent = cassandra.agent_with(&cgroup, "enrich", "open", PIPELINE);
+        let agent = cassandra.agent_with(&cgroup, "enrich", "open", more);
         let keyspace = self.run(
             &program,
             &cassandra,
             Some(&cgroup),
-            "pipeline",
+            way,
             version,
             compression,
         );
         seen::all_enriched(&agent);
-        seen::all_reported(&agent, PIPELINE);
+        seen::skips_tcp_as_asked(&agent, more);
+        seen::all_reported(&agent, more);
         let mut tables = seen::statements(&agent, &keyspace);
         // The keyspace itself, its type, USE: in no table.
         tables.remove("");

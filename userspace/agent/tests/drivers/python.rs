@@ -5,7 +5,7 @@ use sandbox::skip;
 
 use super::{
     adopted,
-    cassandra::{Cassandra, PIPELINE, RULE},
+    cassandra::{Cassandra, PIPELINE, RULE, past_tcp},
     protect::{Keys, fail},
     seen::{self, Kinds, kinds},
     suite::{self, Details},
@@ -38,9 +38,9 @@ fn driver_v4_through_a_pipeline() {
 }
 
 #[test]
-fn driver_v5_through_a_pipeline() {
-    let test = "python::driver_v5_through_a_pipeline";
-    driver_with(test, "enrich", 5, "pipeline", PIPELINE);
+fn driver_v5_past_tcp_through_a_pipeline() {
+    let test = "python::driver_v5_past_tcp_through_a_pipeline";
+    driver_with(test, "enrich", 5, "past_tcp", &past_tcp());
 }
 
 #[test]
@@ -204,6 +204,7 @@ pub fn driver_in(test: &str, action: &str, version: u8, compression: &str, way: 
         return seen::only_untouched(&agent);
     }
     seen::all_enriched(&agent);
+    seen::skips_tcp_as_asked(&agent, more);
     seen::folds_as_asked(&agent, more);
     seen::all_reported(&agent, more);
     if way == "renamed" {

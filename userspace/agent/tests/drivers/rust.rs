@@ -11,7 +11,7 @@ use scylla::client::{
 };
 
 use super::{
-    cassandra::{Cassandra, PIPELINE},
+    cassandra::{Cassandra, PIPELINE, past_tcp},
     seen::{self, kinds},
     sockets::{KernelSocket, own_sockets},
     workload::{PAGED_ROWS, ROWS, run, workload},
@@ -48,9 +48,9 @@ fn driver_through_enrich() {
 }
 
 #[test]
-fn driver_through_a_pipeline() {
-    let test = "rust::driver_through_a_pipeline";
-    enriched(test, "underpass_rust_pipeline", PIPELINE, None);
+fn driver_past_tcp_through_a_pipeline() {
+    let test = "rust::driver_past_tcp_through_a_pipeline";
+    enriched(test, "underpass_rust_past_tcp", &past_tcp(), None);
 }
 
 #[test]
@@ -94,6 +94,7 @@ pub fn enriched(test: &str, keyspace: &str, more: &str, compression: Option<Comp
     });
     seen::all_enriched(&agent);
     seen::folds_as_asked(&agent, more);
+    seen::skips_tcp_as_asked(&agent, more);
     seen::all_reported(&agent, more);
     let rows = ROWS as u64;
     let tables = seen::statements(&agent, keyspace);

@@ -106,6 +106,10 @@ fn legs_are_short_on_the_sides_that_a_rule_lets_in() {
             for side in ["client", "database"] {
                 let told = why.contains(&format!("{side}'s leg skips TCP"));
                 assert_eq!(told, legs.contains(&side), "{sides}: {why}");
+                // Of a rule that lets nobody in nothing was expected.
+                let other = format!("{side}'s leg is long: the rule's `shortcut` names the other");
+                let is_other = legs.len() == 1 && !told;
+                assert_eq!(why.contains(&other), is_other, "{sides}: {why}");
             }
             ends(host, c);
         }

@@ -4,6 +4,7 @@
 mod asks;
 mod bounds;
 mod listed;
+mod resets;
 mod seen;
 mod storms;
 
@@ -72,6 +73,22 @@ fn flows(agent: &Agent<'_>) -> u64 {
 fn safer(agent: &Agent<'_>, cause: &str) -> u64 {
     let name = format!("underpass_safer_path_total{{cause=\"{cause}\"}}");
     agent.metric(&name).unwrap() as u64
+}
+
+/// One of TCP's counters in the hosts' namespace, by its name in `/proc/net/netstat`.
+fn tcp_counter(hosts: &Hosts, name: &str) -> u64 {
+    let read = || std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
+    let netstat = hosts.client(read);
+    let lines: Vec<&str> = netstat
+        .lines()
+        .filter(|l| l.starts_with("TcpExt:"))
+        .collect();
+    let [names, values] = lines[..] else {
+        panic!("{netstat}");
+    };
+    let mut both = names.split(' ').zip(values.split(' '));
+    let (_, value) = both.find(|(found, _)| *found == name).unwrap();
+    value.parse().unwrap()
 }
 
 fn exchange(client: &mut TcpStream, server: &mut TcpStream) {

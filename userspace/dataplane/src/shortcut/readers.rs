@@ -164,6 +164,9 @@ impl ShortcutReaders {
         self.looker = Some(looker);
         let stalled = self.readers.stalled(self.socks.fd().as_fd(), looker)?;
         self.are_leaving = stalled.are_leaving;
+        if stalled.are_orphans {
+            self.to_nudge = ToNudge::Left;
+        }
         for cookie in &stalled.leave_now {
             if self.socks.remove(cookie).is_ok() {
                 self.to_nudge = ToNudge::Left;

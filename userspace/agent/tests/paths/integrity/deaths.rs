@@ -113,6 +113,8 @@ fn count(agent: &Agent<'_>, engine: &'static str, carried: &mut BTreeMap<&str, f
         ("relay", of_rule("intercepted", "relay")),
         ("enrich", of_rule("intercepted", "enrich")),
         ("short", of_rule("intercepted", "short")),
+        // At the moment at which it is killed.
+        ("short legs", "underpass_short_legs".into()),
     ] {
         *carried.entry(path).or_default() += sum(agent, &samples);
     }

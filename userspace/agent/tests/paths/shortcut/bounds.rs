@@ -12,7 +12,7 @@ use socket2::SockRef;
 
 use super::{
     FLOW_BYTES, FLOW_MESSAGES, bytes, exchange, flows, listen, messages, pair, pattern, port,
-    ready, safer, shortcut,
+    ready, safer, shortcut, tcp_counter,
 };
 use crate::common::*;
 
@@ -21,17 +21,20 @@ const KERNEL_BYTES: u64 = 8 << 20;
 
 const TCP_BUFFER_BYTES: usize = 256 << 10;
 
-fn fill_and_drain(
-    (hosts, agent): (&Hosts, &Agent<'_>),
-    client: &mut TcpStream,
-    server: &mut TcpStream,
-    epoll: &Epoll,
-) {
-    let (past_tcp, refused) = (bytes(agent, "shortcut"), messages(agent, "flow_full"));
+/// Packets that TCP has dropped in the hosts' namespace for want of room in a receive buffer.
+fn dropped(hosts: &Hosts) -> u64 {
+    ["RcvPruned", "TCPRcvQDrop"]
+        .map(|name| tcp_counter(hosts, name))
+        .iter()
+        .sum()
+}
+
+/// Sends messages of so many bytes, of one pattern, until no more are taken. Returns how many bytes were.
+fn fill(mut writer: &TcpStream, message: usize) -> usize {
     let (mut sent, mut blocked) = (0, 0);
     // TCP's own buffers take a moment to be full.
     while blocked < 100 {
-        match client.write(&pattern(sent, 8000)) {
+        match writer.write(&pattern(sent, message)) {
             Ok(n) => (sent, blocked) = (sent + n, 0),
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 blocked += 1;
@@ -40,12 +43,24 @@ fn fill_and_drain(
             Err(e) => panic!("{e}"),
         }
     }
+    sent
+}
+
+fn fill_and_drain(
+    (hosts, agent): (&Hosts, &Agent<'_>),
+    client: &mut TcpStream,
+    server: &mut TcpStream,
+    epoll: &Epoll,
+) {
+    let (past_tcp, refused) = (bytes(agent, "shortcut"), messages(agent, "flow_full"));
+    let sent = fill(client, 8000);
     let queued = bytes(agent, "shortcut") - past_tcp;
     // Or the agent was looking after this very socket when the first one came, and all took TCP.
     if queued > 0 {
         let told = rustix::io::ioctl_fionread(&*server).unwrap();
         assert_eq!(told, queued);
-        let bound = FLOW_BYTES as u64;
+        // The reader has chosen its buffer.
+        let bound = SockRef::from(&*server).recv_buffer_size().unwrap() as u64 / 2;
         assert!(queued > bound - 8000 && queued <= bound, "{queued}");
         assert!(messages(agent, "flow_full") > refused);
         assert!(sent as u64 > queued, "{sent}");
@@ -66,6 +81,43 @@ fn fill_and_drain(
         let n = server.read(&mut buffer).unwrap();
         assert!(buffer[..n] == pattern(received, n), "at {received}");
         received += n;
+    }
+}
+
+/// The bytes past TCP count against the reader's receive buffer. TCP would drop what its window has let through if a buffer that
+/// cannot grow were full of them.
+#[test]
+fn nothing_is_dropped_for_want_of_a_receive_buffer() {
+    let hosts = Hosts::new();
+    let listener = listen(&hosts, Family::V4);
+    let agent = hosts.agent(&shortcut(&[port(&listener)]));
+    for message in [100, 8_000, 60_000] {
+        for chosen in [None, Some(TCP_BUFFER_BYTES), Some(FLOW_BYTES)] {
+            let (client, mut server) = pair(&hosts, &listener, Family::V4);
+            client.set_nonblocking(true).unwrap();
+            let reads = SockRef::from(&server);
+            if let Some(chosen) = chosen {
+                reads.set_recv_buffer_size(chosen).unwrap();
+            }
+            let room = chosen.map_or(usize::MAX, |_| reads.recv_buffer_size().unwrap() / 2);
+            let most = room.min(FLOW_BYTES) as u64;
+            let (past_tcp, before) = (bytes(&agent, "shortcut"), dropped(&hosts));
+            let sent = fill(&client, message);
+            let queued = bytes(&agent, "shortcut") - past_tcp;
+            let by_number = (FLOW_MESSAGES - 128) * message as u64;
+            assert!(
+                queued + message as u64 > most.min(by_number),
+                "{message} {chosen:?}: {queued}"
+            );
+            assert!(
+                queued <= most.max(message as u64),
+                "{message} {chosen:?}: {queued}"
+            );
+            let mut received = vec![0; sent];
+            server.read_exact(&mut received).unwrap();
+            assert!(received == pattern(0, sent));
+            assert_eq!(dropped(&hosts), before, "{message} {chosen:?}");
+        }
     }
 }
 
