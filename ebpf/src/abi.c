@@ -54,7 +54,6 @@ enum up_splice_engine abi_splice_engine;
 enum up_splice_sender abi_splice_sender;
 enum up_splice_refusal abi_splice_refusal;
 enum up_stall abi_stall;
-enum up_orphan abi_orphan;
 enum up_leg abi_leg;
 enum up_leg_ask abi_leg_ask;
 enum up_leg_refusal abi_leg_refusal;

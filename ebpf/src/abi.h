@@ -932,7 +932,7 @@ enum up_stall {
 	UP_STALL_LEAVES = 0,
 	/* To leave it now. */
 	UP_STALL_LEAVES_NOW = 1,
-	/* To be nudged where it is: it does not know that its connection is over. */
+	/* To be nudged wherever it is: its other end is closed, and it was not told. */
 	UP_STALL_ORPHAN = 2,
 };
 
@@ -940,14 +940,6 @@ enum up_stall {
 struct up_spliced {
 	__u64 id;
 	struct up_reader reader;
-};
-
-/* Whether an end has outlived the other, and was not told. */
-enum up_orphan {
-	UP_ORPHAN_NOT = 0,
-	UP_ORPHAN_FOUND = 1,
-	/* It asks the other host, as for a connection that is silent, and learns that there is none. */
-	UP_ORPHAN_ASKS = 2,
 };
 
 /* What an end is in the connection between an application and the agent. */
@@ -1119,8 +1111,8 @@ struct up_shortcut_end {
 	__u8 leg;
 	/* This end's own reader was nudged after the other end had gone, of which nobody knows whether it had spilled. */
 	__u8 is_nudged;
-	/* enum up_orphan */
-	__u8 orphan;
+	/* The other end is closed, and this one, which was not told, asks whether it is there. */
+	__u8 asks;
 	__u8 pad[2];
 	/* Of this end's own application. */
 	struct up_reader reader;

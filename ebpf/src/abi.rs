@@ -509,15 +509,6 @@ pub const STALL_LEAVES_NOW: u32 = 1;
 /// `UP_STALL_ORPHAN` of `enum up_stall` in abi.h.
 pub const STALL_ORPHAN: u32 = 2;
 
-/// `UP_ORPHAN_NOT` of `enum up_orphan` in abi.h.
-pub const ORPHAN_NOT: u32 = 0;
-
-/// `UP_ORPHAN_FOUND` of `enum up_orphan` in abi.h.
-pub const ORPHAN_FOUND: u32 = 1;
-
-/// `UP_ORPHAN_ASKS` of `enum up_orphan` in abi.h.
-pub const ORPHAN_ASKS: u32 = 2;
-
 /// `UP_LEG_NONE` of `enum up_leg` in abi.h.
 pub const LEG_NONE: u32 = 0;
 
@@ -2255,7 +2246,7 @@ pub struct ShortcutEnd {
     /// In C: `__u8`.
     pub is_nudged: u8,
     /// In C: `__u8`.
-    pub orphan: u8,
+    pub asks: u8,
     /// In C: `__u8[2]`.
     pub pad: [u8; 2],
     /// In C: `struct up_reader`.
@@ -2282,7 +2273,7 @@ const _: () = {
     assert!(offset_of!(ShortcutEnd, is_server) == 98);
     assert!(offset_of!(ShortcutEnd, leg) == 99);
     assert!(offset_of!(ShortcutEnd, is_nudged) == 100);
-    assert!(offset_of!(ShortcutEnd, orphan) == 101);
+    assert!(offset_of!(ShortcutEnd, asks) == 101);
     assert!(offset_of!(ShortcutEnd, pad) == 102);
     assert!(offset_of!(ShortcutEnd, reader) == 104);
     assert!(offset_of!(ShortcutEnd, connect) == 120);
@@ -3401,7 +3392,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("is_server", offset_of!(ShortcutEnd, is_server)),
             ("leg", offset_of!(ShortcutEnd, leg)),
             ("is_nudged", offset_of!(ShortcutEnd, is_nudged)),
-            ("orphan", offset_of!(ShortcutEnd, orphan)),
+            ("asks", offset_of!(ShortcutEnd, asks)),
             ("pad", offset_of!(ShortcutEnd, pad)),
             ("reader", offset_of!(ShortcutEnd, reader)),
             ("connect", offset_of!(ShortcutEnd, connect)),

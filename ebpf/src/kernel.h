@@ -176,6 +176,8 @@ struct tcp_sock {
 	__u32 snd_una;
 	__u32 snd_nxt;
 	__u32 rcv_nxt;
+	__u32 rcv_wup;
+	__u32 rcv_wnd;
 	__u8 bpf_sock_ops_cb_flags;
 };
 

@@ -115,8 +115,16 @@ static __always_inline __u32 enter(struct __sk_buff *skb, const struct up_leg_qu
 	return refusal;
 }
 
+/* Whether the application's end has outlived the agent's, and does not know it yet: a look asks for it. */
+static __always_inline int was_not_told(const struct tcp_sock *tp, __u64 cookie)
+{
+	struct up_shortcut_end *end = bpf_map_lookup_elem(&shortcut_ends, &cookie);
+
+	return end && is_orphan(tp, end);
+}
+
 /* The agent has closed its socket, so nobody puts anything into the application's psock any more. Forgets both ends,
- * unless the application has bytes to read: then it leaves at a later look, is nudged by its end (nudge_left), and is to be asked
+ * unless the application has bytes to read, or was not told: then it leaves at a later look, is nudged by its end (nudge_left), and is to be asked
  * about again. */
 static __always_inline __u32 end_leg(struct __sk_buff *skb, const struct up_leg_question *q)
 {
@@ -130,7 +138,7 @@ static __always_inline __u32 end_leg(struct __sk_buff *skb, const struct up_leg_
 	if (tp)
 		reads = SOCK_OF(tp).sk_receive_queue.qlen;
 	if (tp && !reads && (__u64)SOCK_OF(tp).sk_user_data & USER_DATA_PSOCK)
-		reads = queued((__u64)SOCK_OF(tp).sk_user_data);
+		reads = queued((__u64)SOCK_OF(tp).sk_user_data) || was_not_told(tp, app_cookie);
 	if (app)
 		bpf_sk_release(app);
 	if (reads) {

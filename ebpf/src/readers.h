@@ -108,28 +108,6 @@ static __always_inline void begin_to_leave(struct up_reader *reader, __u32 looke
 	reader->seen[looker] = 1;
 }
 
-/* Whether a socket waits for what its other end has yet to send: it has seen no end of it. */
-static __always_inline int awaits_bytes(const struct tcp_sock *tp)
-{
-	__u8 state = SOCK_OF(tp).__sk_common.skc_state;
-
-	return state == BPF_TCP_ESTABLISHED || state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_FIN_WAIT2;
-}
-
-/* Whether the other end of a connection is closed. */
-static __always_inline int is_gone(const struct up_shortcut_end *end)
-{
-	struct tcp_sock *peer = (struct tcp_sock *)end->peer_sock;
-	__u8 state;
-
-	if (!end->peer)
-		return 0;
-	state = BPF_CORE_READ(peer, inet_conn.icsk_inet.sk.__sk_common.skc_state);
-	/* Last: what has another cookie is another socket, or what is left of this one. */
-	return BPF_CORE_READ(peer, inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter) != end->peer ||
-	       state == BPF_TCP_CLOSE;
-}
-
 /* Whether an end of a shortcut is to leave, and when. `looker`: UP_LOOKER_*; `stall`: enum up_stall. */
 static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie, __u32 looker, __u64 *stall)
 {
@@ -139,14 +117,15 @@ static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie, _
 
 	if (!end || (looker == UP_LOOKER_BESIDE && end->leg))
 		return 0;
-	if (end->orphan != UP_ORPHAN_ASKS && awaits_bytes(tp) && is_gone(end)) {
-		end->orphan = UP_ORPHAN_FOUND;
+	if (!end->asks && is_orphan(tp, end)) {
 		*stall = UP_STALL_ORPHAN;
 		return 1;
 	}
+	*stall = UP_STALL_LEAVES;
 	if (end->reader.leaves) {
 		/* Runs that have not seen it yet come to their ends before this looker's next look. */
-		*stall = end->reader.seen[looker] && is_empty && !is_held(tp) ? UP_STALL_LEAVES_NOW : UP_STALL_LEAVES;
+		if (end->reader.seen[looker] && is_empty && !is_held(tp))
+			*stall = UP_STALL_LEAVES_NOW;
 		end->reader.seen[looker] = 1;
 		return 1;
 	}
@@ -235,7 +214,7 @@ static __always_inline struct up_shortcut_end *end_of(const struct tcp_sock *tp)
 	__u64 cookie = SOCK_OF(tp).__sk_common.skc_cookie.counter;
 	struct up_shortcut_end *end = bpf_map_lookup_elem(&shortcut_ends, &cookie);
 
-	/* One of no end would be arithmetic with a null pointer. */
+	/* Else a part's address is computed before it is compared with null, which the verifier refuses. */
 	barrier_var(end);
 	return end;
 }
@@ -244,14 +223,14 @@ static __always_inline struct up_shortcut_end *end_of(const struct tcp_sock *tp)
 #define SOL_TCP 6
 #define TCP_KEEPIDLE 4
 
-/* Has a socket ask the other side whether the connection is there, a second after the last packet. It is not, so nobody
- * misses the settings. */
-static __always_inline void ask(struct sock_common *skc)
+/* Has a socket ask the other side whether the connection is there, a second after the last packet: in this order, the
+ * second counts from then. The connection is over, so nobody misses the settings. */
+static __always_inline int ask(struct sock_common *skc)
 {
 	int on = 1, s = 1;
 
-	bpf_setsockopt(skc, SOL_TCP, TCP_KEEPIDLE, &s, sizeof(s));
-	bpf_setsockopt(skc, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+	return !bpf_setsockopt(skc, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) &&
+	       !bpf_setsockopt(skc, SOL_TCP, TCP_KEEPIDLE, &s, sizeof(s));
 }
 
 /* For each TCP socket of the namespace, locked. Tells the agent of those that are still what they were in the
@@ -272,10 +251,9 @@ int nudge_left(struct bpf_iter__tcp *ctx)
 	if (!tp)
 		return 0;
 	end = end_of(tp);
-	if (end && end->orphan == UP_ORPHAN_FOUND) {
-		ask(skc);
-		end->orphan = UP_ORPHAN_ASKS;
-	}
+	/* Also of one that has left. */
+	if (end && !end->asks && is_orphan(tp, end))
+		end->asks = ask(skc);
 	if (!SOCK_OF(tp).sk_receive_queue.qlen)
 		return 0;
 	spliced_here = bpf_sk_storage_get(&spliced, tp, 0, 0);

@@ -15,8 +15,9 @@
  * copied_seq is our write_seq; only we write, and it only grows), and is not inside tcp_recvmsg,
  * which would wait there for TCP alone (MSG_WAITALL, SO_RCVLOWAT).
  *
- * Bounds. The kernel has a reader's queue for the shortcut respect no receive buffer: over the flow's bound, half of a
- * buffer that cannot grow, or the host's bound, bytes take TCP, whose flow control is whole.
+ * Bounds. A reader's queue for the shortcut is counted against its receive buffer, and never refused by it: over the
+ * flow's bound, what a buffer that cannot grow has room for, or the host's bound, bytes take TCP, whose flow control is
+ * whole.
  *
  * Edges. Bytes in TCP behind a queue that is not empty (a spill) are announced too early for an
  * edge-triggered reader who takes a short read for the end: it is nudged once the queue is empty.
@@ -265,20 +266,57 @@ static __always_inline __u32 queued(__u64 user_data)
 	return psock ? BPF_CORE_READ(psock, msg_tot_len) : 0;
 }
 
+/* Whether the other end of a connection is closed. */
+static __always_inline int is_gone(const struct up_shortcut_end *end)
+{
+	__u64 peer = end->peer;
+	struct tcp_sock *tp;
+	__u8 state;
+
+	if (!peer)
+		return 0;
+	barrier();
+	tp = (struct tcp_sock *)end->peer_sock;
+	state = BPF_CORE_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_state);
+	/* Last: what has another cookie is another socket, or what is left of this one. */
+	return BPF_CORE_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter) != peer || state == BPF_TCP_CLOSE;
+}
+
+/* Whether an end still waits for bytes though the other one is closed: it has seen neither an end nor a reset, or will in a
+ * moment. */
+static __always_inline int is_orphan(const struct tcp_sock *tp, const struct up_shortcut_end *end)
+{
+	__u8 state = SOCK_OF(tp).__sk_common.skc_state;
+
+	if (state != BPF_TCP_ESTABLISHED && state != BPF_TCP_FIN_WAIT1 && state != BPF_TCP_FIN_WAIT2)
+		return 0;
+	return is_gone(end);
+}
+
 /* net/sock.h: the application has chosen the size of the receive buffer. */
 #define SOCK_RCVBUF_LOCK 2
 
+/* Half of the smallest receive buffer. */
+#define LEAST_BOUND 1152
+
 /* The bytes that may lie past TCP for a reader. They count against its receive buffer, and the kernel drops what then does not
- * fit, though TCP's window has let it through: a buffer that cannot grow is shared with TCP. */
+ * fit, though TCP's window has let it through: of a buffer that cannot grow half, and what TCP's window leaves. */
 static __always_inline __u32 bound_of(const struct tcp_sock *reader, __u32 flow_bytes)
 {
 	const struct sock *sk = &reader->inet_conn.icsk_inet.sk;
-	__u32 half;
+	__u32 size, window;
 
 	if (!(BPF_CORE_READ_BITFIELD_PROBED(sk, sk_userlocks) & SOCK_RCVBUF_LOCK))
 		return flow_bytes;
-	half = (__u32)BPF_CORE_READ(sk, sk_rcvbuf) / 2;
-	return half < flow_bytes ? half : flow_bytes;
+	size = BPF_CORE_READ(sk, sk_rcvbuf);
+	window = BPF_CORE_READ(reader, rcv_wup) + BPF_CORE_READ(reader, rcv_wnd) - BPF_CORE_READ(reader, rcv_nxt);
+	if ((__s32)window < 0)
+		window = 0;
+	if (window > size)
+		return 0;
+	if (size - window < flow_bytes)
+		flow_bytes = size - window;
+	return size / 2 < flow_bytes ? size / 2 : flow_bytes;
 }
 
 static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
@@ -297,7 +335,10 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
 	reader = (struct tcp_sock *)end->peer_sock;
 	copied_seq = BPF_CORE_READ(reader, copied_seq);
 	*waiting = queued((__u64)BPF_CORE_READ(reader, inet_conn.icsk_inet.sk.sk_user_data));
-	bound = *waiting ? bound_of(reader, limits->flow_bytes) : limits->flow_bytes;
+	/* Others fit into every buffer that is empty. */
+	bound = limits->flow_bytes;
+	if (*waiting || msg->size > LEAST_BOUND)
+		bound = bound_of(reader, bound);
 	upper_layer = BPF_CORE_READ(reader, inet_conn.icsk_ulp_ops);
 	if (upper_layer_port)
 		readers_port =
@@ -331,7 +372,7 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
 	if (!*waiting) {
 		if (limits->until_ns < bpf_ktime_get_coarse_ns())
 			return UP_TURN_AGENT_AWAY;
-		if (msg->size >= limits->bulk_bytes)
+		if (msg->size >= limits->bulk_bytes || msg->size > bound)
 			return UP_TURN_BULK;
 	}
 	if (*waiting + msg->size > bound)

@@ -1,5 +1,5 @@
-//! Applications in a sockmap that do not read on: they leave it, because in there FIONREAD may not tell them
-//! of what waits. The kernel's half is `ebpf/src/readers.h`.
+//! Applications in a sockmap that do not read on, or were not told of a reset. The former leave it, because in there FIONREAD
+//! may not tell them of what waits. The kernel's half is `ebpf/src/readers.h`.
 
 pub(crate) mod load;
 
@@ -35,7 +35,7 @@ pub(crate) enum ToNudge {
     Nobody,
     /// Readers for whom a system call went on at the last nudge that began in the map.
     Again,
-    /// Readers who have left since.
+    /// Readers who have left since, or were found not to have been told that their connection is over.
     Left,
 }
 
@@ -125,7 +125,7 @@ fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// The sockets of a map that are to leave it.
+/// The sockets of a map whose applications need something.
 #[derive(Debug, Default)]
 pub(crate) struct Stalled {
     /// The keys of those that can leave now.
@@ -193,14 +193,16 @@ impl Readers {
         for [key, stall] in words.iter().map(|words| words.map(u64::from_ne_bytes)) {
             match stall as u32 {
                 abi::STALL_LEAVES => found.are_leaving = true,
+                abi::STALL_LEAVES_NOW => found.leave_now.push(key),
                 abi::STALL_ORPHAN => found.are_orphans = true,
-                _ => found.leave_now.push(key),
+                _ => {}
             }
         }
         Ok(found)
     }
 
-    /// Announces once more to readers that have left, in the namespace of this thread, what waits for them.
+    /// Announces once more to readers that have left, in the namespace of this thread, what waits for them. Those whose
+    /// connection is over ask whether it is.
     pub(crate) fn nudge(&self) -> io::Result<Nudged> {
         let mut still_in = Vec::new();
         sys::iterate_over(self.nudge.as_fd(), None)?.read_to_end(&mut still_in)?;

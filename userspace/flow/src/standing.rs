@@ -122,7 +122,7 @@ impl Standing {
         }
     }
 
-    /// Tells which legs skip TCP, and why others that were to do not.
+    /// Tells which legs skip TCP, and why others of a rule with `shortcut` do not.
     fn told_legs(&self) -> String {
         let told = |(side, leg): (&str, &Option<LegNow>)| {
             leg.as_ref().map(|leg| match leg {
@@ -152,7 +152,7 @@ fn through(pipeline: &About) -> String {
     format!("{because}{inline}; through {}", pipeline.names)
 }
 
-/// The state of a connection between an application and the agent that was to skip TCP.
+/// The state of a connection between an application and the agent, of a rule with `shortcut`.
 #[derive(Clone, Debug)]
 pub enum LegNow {
     /// The leg skips TCP, unless its reader has stalled since.

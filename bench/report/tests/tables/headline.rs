@@ -141,7 +141,7 @@ fn the_readme_compares_every_way_with_direct() {
     });
     let page = readme(Some(&run));
     let rows = page.lines().filter(|line| line.starts_with("| "));
-    assert_eq!(rows.count(), 2 + 8, "{page}");
+    assert_eq!(rows.count(), 2 + 9, "{page}");
     assert!(row(&page, "| path", "| direct").contains(" op/s | "));
     assert!(row(&page, "| path", "| haproxy").starts_with("| haproxy | +8.50 | "));
     assert!(row(&page, "| path", "| enrich").contains(" | 0.500× | "));

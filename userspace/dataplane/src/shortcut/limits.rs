@@ -1,6 +1,24 @@
-//! How much of the host's TCP memory there must be left for the shortcut.
+//! How much of a receive buffer, and of the host's TCP memory, there must be left for the shortcut.
 
 use std::fs;
+
+use ebpf::abi;
+
+/// The bytes that may lie past TCP for a reader whose receive buffer grows by itself: half of what it may grow to, the third
+/// number of `net.ipv4.tcp_rmem`, for the kernel counts them against it. At most [`abi::SHORTCUT_FLOW_BYTES`].
+pub(super) fn flow_bytes() -> u32 {
+    let sizes = fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem");
+    sizes.map_or(abi::SHORTCUT_FLOW_BYTES, |sizes| {
+        half_of_the_largest(&sizes)
+    })
+}
+
+fn half_of_the_largest(sizes: &str) -> u32 {
+    let largest = sizes.split_whitespace().nth(2).and_then(|n| n.parse().ok());
+    largest.map_or(abi::SHORTCUT_FLOW_BYTES, |largest: u32| {
+        (largest / 2).min(abi::SHORTCUT_FLOW_BYTES)
+    })
+}
 
 /// The kernel's own low mark, below which its TCP is under no pressure: the first number of
 /// `net.ipv4.tcp_mem`, in pages. Beyond it bytes take TCP, which knows what to do.
@@ -27,6 +45,17 @@ fn low_mark_by_memory(meminfo: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_buffer_that_cannot_grow_far_is_shared_with_tcp() {
+        for (sizes, bytes) in [
+            ("4096\t131072\t33554432\n", abi::SHORTCUT_FLOW_BYTES),
+            ("4096\t131072\t262144\n", 131_072),
+            ("", abi::SHORTCUT_FLOW_BYTES),
+        ] {
+            assert_eq!(half_of_the_largest(sizes), bytes, "{sizes:?}");
+        }
+    }
 
     #[test]
     fn the_low_mark_is_three_sixty_fourths_of_the_memory() {

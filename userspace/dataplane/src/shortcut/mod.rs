@@ -265,7 +265,7 @@ impl Shortcut {
         self.set_limits(abi::ShortcutLimits {
             until_ns: u64::try_from(until).unwrap_or(u64::MAX),
             host_pages: limits::host_pages(),
-            flow_bytes: abi::SHORTCUT_FLOW_BYTES,
+            flow_bytes: limits::flow_bytes(),
             bulk_bytes: abi::SHORTCUT_BULK_BYTES,
         })
     }

@@ -30,7 +30,7 @@ pub struct ShortcutReaders {
     looker: Option<Looker>,
     /// Ends were told at the last look to leave.
     are_leaving: bool,
-    /// Ends have left whose readers are to be nudged.
+    /// Ends have left whose readers are to be nudged, or were not told of a reset.
     to_nudge: ToNudge,
     pace: Pace,
 }
