@@ -38,7 +38,7 @@ pub enum Verb {
         args: Vec<String>,
     },
     /// Measure what a user sees first, into bench/results/headline.json.gz: latency at rates that leave room, CPU per operation, the
-    /// maximum; 25 minutes; needs root and a quiet machine
+    /// maximum; 20 minutes; needs root and a quiet machine
     Headline {
         /// Passed to `underpass-bench headline` (`-- --help` shows what it takes)
         #[arg(last = true)]

@@ -26,7 +26,7 @@ const PATHS: [&str; 8] = [
     "envoy",
     "shotover",
 ];
-/// Rounds, and seconds of a path in each, that let twelve experiments end within 25 minutes. Many short ones scatter less than few
+/// Rounds, and seconds of a path in each, that let twelve experiments end within 20 minutes. Many short ones scatter less than few
 /// long ones that take as long.
 const ROUNDS: u32 = 2 * sequential::LEAST_ROUNDS as u32;
 const SECONDS: f64 = 0.25;
