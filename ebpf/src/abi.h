@@ -119,9 +119,9 @@ enum up_limit {
 	UP_SPLICE_RING_BYTES = 262144,
 	/* Sockets on the shortcut: two for each flow. */
 	UP_MAX_SHORTCUT_ENDS = 65536,
-	/* Bytes that may wait in a reader's queue for the shortcut, which respects no receive
-	 * buffer: more than two programs in step leave there, a fraction of what TCP's buffers
-	 * may hold. */
+	/* Bytes that may wait in a reader's queue for the shortcut, which is counted against its
+	 * receive buffer and never refused by it: more than two programs in step leave there, a
+	 * fraction of what TCP's buffers may hold. */
 	UP_SHORTCUT_FLOW_BYTES = 1048576,
 	/* Messages that may wait there, because each costs the kernel 1 KiB however short it is,
 	 * which no account of the host's shows: so many of these marks, a step apart, and a step. */
@@ -980,7 +980,7 @@ enum up_leg_refusal {
 	/* A sockmap has one of them already, or it speaks TLS in the kernel. */
 	UP_LEG_TAKEN = 3,
 	UP_LEG_FULL = 4,
-	/* The leg has ended, and its application has something to read yet. */
+	/* The leg has ended, and its application has something to read yet, or does not know of the end. */
 	UP_LEG_LINGERS = 5,
 };
 
@@ -1113,7 +1113,9 @@ struct up_shortcut_end {
 	__u8 is_nudged;
 	/* The other end is closed, and this one, which was not told, asks whether it is there. */
 	__u8 asks;
-	__u8 pad[2];
+	/* The other end's receive buffer had little room at this end's last message that could not be sure of it. */
+	__u8 is_narrow;
+	__u8 pad[1];
 	/* Of this end's own application. */
 	struct up_reader reader;
 	/* The rest is of the client's end: who dialled, under which rule, when, from where. */

@@ -2247,8 +2247,10 @@ pub struct ShortcutEnd {
     pub is_nudged: u8,
     /// In C: `__u8`.
     pub asks: u8,
-    /// In C: `__u8[2]`.
-    pub pad: [u8; 2],
+    /// In C: `__u8`.
+    pub is_narrow: u8,
+    /// In C: `__u8[1]`.
+    pub pad: [u8; 1],
     /// In C: `struct up_reader`.
     pub reader: Reader,
     /// In C: `struct up_connect`.
@@ -2274,7 +2276,8 @@ const _: () = {
     assert!(offset_of!(ShortcutEnd, leg) == 99);
     assert!(offset_of!(ShortcutEnd, is_nudged) == 100);
     assert!(offset_of!(ShortcutEnd, asks) == 101);
-    assert!(offset_of!(ShortcutEnd, pad) == 102);
+    assert!(offset_of!(ShortcutEnd, is_narrow) == 102);
+    assert!(offset_of!(ShortcutEnd, pad) == 103);
     assert!(offset_of!(ShortcutEnd, reader) == 104);
     assert!(offset_of!(ShortcutEnd, connect) == 120);
     assert!(offset_of!(ShortcutEnd, opened_ns) == 232);
@@ -3393,6 +3396,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("leg", offset_of!(ShortcutEnd, leg)),
             ("is_nudged", offset_of!(ShortcutEnd, is_nudged)),
             ("asks", offset_of!(ShortcutEnd, asks)),
+            ("is_narrow", offset_of!(ShortcutEnd, is_narrow)),
             ("pad", offset_of!(ShortcutEnd, pad)),
             ("reader", offset_of!(ShortcutEnd, reader)),
             ("connect", offset_of!(ShortcutEnd, connect)),

@@ -115,13 +115,18 @@ static __always_inline int end_leaves(const struct tcp_sock *tp, __u64 cookie, _
 	int is_empty = !queued((__u64)SOCK_OF(tp).sk_user_data);
 	__u64 peer;
 
+	*stall = UP_STALL_LEAVES;
+	/* Of a socket that was reset, and that nobody has closed yet. */
+	if (!end && is_empty && SOCK_OF(tp).__sk_common.skc_state == BPF_TCP_CLOSE && !is_held(tp)) {
+		*stall = UP_STALL_LEAVES_NOW;
+		return 1;
+	}
 	if (!end || (looker == UP_LOOKER_BESIDE && end->leg))
 		return 0;
 	if (!end->asks && is_orphan(tp, end)) {
 		*stall = UP_STALL_ORPHAN;
 		return 1;
 	}
-	*stall = UP_STALL_LEAVES;
 	if (end->reader.leaves) {
 		/* Runs that have not seen it yet come to their ends before this looker's next look. */
 		if (end->reader.seen[looker] && is_empty && !is_held(tp))

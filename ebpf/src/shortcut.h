@@ -335,10 +335,12 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
 	reader = (struct tcp_sock *)end->peer_sock;
 	copied_seq = BPF_CORE_READ(reader, copied_seq);
 	*waiting = queued((__u64)BPF_CORE_READ(reader, inet_conn.icsk_inet.sk.sk_user_data));
-	/* Others fit into every buffer that is empty. */
+	/* A short message fits into every buffer that is empty. */
 	bound = limits->flow_bytes;
-	if (*waiting || msg->size > LEAST_BOUND)
+	if (*waiting || msg->size > LEAST_BOUND || end->is_narrow) {
 		bound = bound_of(reader, bound);
+		end->is_narrow = bound < limits->flow_bytes && bound < limits->bulk_bytes;
+	}
 	upper_layer = BPF_CORE_READ(reader, inet_conn.icsk_ulp_ops);
 	if (upper_layer_port)
 		readers_port =
@@ -372,7 +374,8 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
 	if (!*waiting) {
 		if (limits->until_ns < bpf_ktime_get_coarse_ns())
 			return UP_TURN_AGENT_AWAY;
-		if (msg->size >= limits->bulk_bytes || msg->size > bound)
+		/* Where there is little room, messages in a row would be a spill each time. */
+		if (msg->size >= limits->bulk_bytes || msg->size > bound || end->is_narrow)
 			return UP_TURN_BULK;
 	}
 	if (*waiting + msg->size > bound)

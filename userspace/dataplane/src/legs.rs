@@ -121,7 +121,7 @@ struct Shared {
     look: OnceLock<OwnedFd>,
     /// Legs that are in, by the cookies of both their sockets.
     states: Mutex<HashMap<u64, Arc<State>>>,
-    /// Legs that have ended, and whose applications had something to read then. As many as sockets of applications
+    /// Legs that have ended, and whose applications had something to read then, or did not know of the end. As many as sockets of applications
     /// fit into the kernel's table.
     lingering: Mutex<Vec<abi::LegQuestion>>,
 }
@@ -210,7 +210,7 @@ impl Legs {
         }
     }
 
-    /// Forgets legs that have ended and whose applications had something to read then. To be called now and then.
+    /// Forgets legs that have ended and whose applications had something to read then, or did not know of the end. To be called now and then.
     pub(crate) fn end_lingering(&self) {
         let lingering = std::mem::take(&mut *self.lingering());
         for question in &lingering {

@@ -23,9 +23,6 @@ const MAX_GIVEN_UP: f64 = 1.0;
 /// address.
 const MAX_PORTS_TAKEN: f64 = 2.0;
 
-/// Readers at most that are taken for some that wait in vain.
-const MAX_STALLED: f64 = 3.0;
-
 /// Messages that skip TCP at least, of thousands.
 const MIN_PAST_TCP: f64 = 500.0;
 
@@ -78,7 +75,8 @@ pub fn skips_tcp_as_asked(agent: &Agent<'_>, more: &str) {
     let metrics = agent.metrics().unwrap();
     let mut long = nonzero(by_label(&metrics, "underpass_long_legs_total", "reason"));
     // A driver may close a connection as its leg is entered.
-    long.remove("gone");
+    let gone = long.remove("gone").unwrap_or_default();
+    assert!(gone <= MAX_GIVEN_UP, "{gone} connections were gone");
     assert_eq!(long, BTreeMap::new(), "long legs");
     // Requests that follow a large one, before that is read, take TCP as it did.
     let ways = by_label(&metrics, "underpass_shortcut_messages_total", "way");
@@ -110,7 +108,7 @@ pub fn all_enriched(agent: &Agent<'_>) {
     if ways["shortcut"] > 0.0 {
         // One that takes a tenth of a second for the part of a large value that it has read is taken for one that waits in vain.
         let stalled = safer.remove("reader_stalled").unwrap_or_default();
-        assert!(stalled <= MAX_STALLED, "{stalled} readers stalled");
+        assert!(stalled < intercepted, "{stalled} readers stalled");
     }
     assert_eq!(safer, BTreeMap::new(), "safer paths");
     for (name, label) in [

@@ -54,6 +54,7 @@ fn fill_and_drain(
     client: &mut TcpStream,
     server: &mut TcpStream,
     epoll: &Epoll,
+    is_first: bool,
 ) {
     let (past_tcp, refused) = (bytes(agent, "shortcut"), messages(agent, "flow_full"));
     let sent = fill(client, 8000);
@@ -64,9 +65,13 @@ fn fill_and_drain(
         assert_eq!(told, queued);
         // The reader has chosen its buffer.
         let bound = SockRef::from(&*server).recv_buffer_size().unwrap() as u64 / 2;
-        assert!(queued > bound - 8000 && queued <= bound, "{queued}");
-        assert!(messages(agent, "flow_full") > refused);
+        assert!(queued <= bound, "{queued}");
         assert!(sent as u64 > queued, "{sent}");
+        // Behind a round in which all took TCP, its window may leave less.
+        if is_first {
+            assert!(queued > bound - 8000, "{queued}");
+            assert!(messages(agent, "flow_full") > refused);
+        }
     }
     // Both ends are here.
     let held = kernel_bytes(&hosts.app);
@@ -152,7 +157,13 @@ fn a_reader_that_stops_is_bounded_and_misses_nothing() {
     epoll.add(&server, EpollEvent::new(interest, 0)).unwrap();
     // TCP's own edge may come before the agent's, which then is not needed.
     for round in 1.. {
-        fill_and_drain((&hosts, &agent), &mut client, &mut server, &epoll);
+        fill_and_drain(
+            (&hosts, &agent),
+            &mut client,
+            &mut server,
+            &epoll,
+            round == 1,
+        );
         if agent.metric("underpass_shortcut_nudges_total").unwrap() > 0.0 {
             break;
         }

@@ -29,13 +29,15 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// nobody finds would wait for ever.
 const UNTOLD_AT_MOST: Duration = Duration::from_secs(4);
 
-/// Connections at most until the kernel has dropped a reset: TCP sends again after 200 ms what it has dropped, and then there is no hole.
+/// Connections at most until the kernel has dropped a reset.
 const TRIES: usize = 10;
 
 /// Prepares a connection so that `server`'s reset comes to nothing. Its last bytes find no room, for what is past TCP counts against the receive buffer, so
 /// there is a hole; and TCP answers the reset behind it with a challenge only if it has not answered anything else that was out of
 /// its window for half a second, such as an acknowledgement while the window was shut.
-fn make_a_hole(client: &mut TcpStream, server: &mut TcpStream) {
+///
+/// Returns whether there is the hole: the kernel sends again after 200 ms what it has dropped.
+fn makes_a_hole(client: &mut TcpStream, server: &mut TcpStream) -> bool {
     client.set_nonblocking(true).unwrap();
     let mut left = FILLS;
     while left > 0 {
@@ -51,7 +53,7 @@ fn make_a_hole(client: &mut TcpStream, server: &mut TcpStream) {
     let dry = client.read_to_end(&mut received).unwrap_err();
     assert_eq!(dry.kind(), ErrorKind::WouldBlock);
     assert!(received == pattern(0, received.len()), "other bytes");
-    assert!((FILLS..FILLS + MORE).contains(&received.len()), "no hole");
+    received.len() < FILLS + MORE
 }
 
 /// The challenges that TCP has not sent in the hosts' namespace.
@@ -100,7 +102,9 @@ enum Tells {
 fn untold(hosts: &Hosts, listener: &TcpListener, half_closes: bool) -> (TcpStream, TcpStream) {
     for _ in 0..TRIES {
         let (mut client, mut server) = pair(hosts, listener, Family::V4);
-        make_a_hole(&mut client, &mut server);
+        if !makes_a_hole(&mut client, &mut server) {
+            continue;
+        }
         if half_closes {
             client.shutdown(Shutdown::Write).unwrap();
         }
@@ -129,7 +133,7 @@ fn a_reader_is_told_of_a_reset_that_tcp_drops() {
         agent
             .wait_for_log("the keeper has the shortcut's sockets")
             .unwrap();
-        let (mut client, server) = untold(&hosts, &listener, half_closes);
+        let (mut client, _server) = untold(&hosts, &listener, half_closes);
         if tells == Tells::Keeper {
             agent.signal(Signal::SIGKILL).unwrap();
         }
@@ -141,8 +145,7 @@ fn a_reader_is_told_of_a_reset_that_tcp_drops() {
         );
         assert_eq!(end.unwrap_err().kind(), ErrorKind::ConnectionReset);
         if tells == Tells::Keeper {
-            // A socket stays in a sockmap until it is closed.
-            drop(server);
+            // Though nobody has closed the sockets.
             no_keeper_is_left(&agent);
         }
     }
