@@ -124,8 +124,8 @@ static __always_inline int was_not_told(const struct tcp_sock *tp, __u64 cookie)
 }
 
 /* The agent has closed its socket, so nobody puts anything into the application's psock any more. Forgets both ends,
- * unless the application has bytes to read, or was not told: then it leaves at a later look, is nudged by its end (nudge_left), and is to be asked
- * about again. */
+ * unless the application has bytes to read, or was not told: then it leaves at a later look, is nudged by its end
+ * (nudge_left), and is to be asked about again. */
 static __always_inline __u32 end_leg(struct __sk_buff *skb, const struct up_leg_question *q)
 {
 	__u64 own_cookie = q->own_cookie, app_cookie = q->app_cookie;

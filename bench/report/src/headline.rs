@@ -10,6 +10,17 @@ use crate::{
     summary,
 };
 
+/// The paths, beside the two directs.
+pub const PATHS: [&str; 8] = [
+    "bypass",
+    "tap",
+    "splice",
+    "enrich",
+    "enrich-short-both",
+    "haproxy",
+    "envoy",
+    "shotover",
+];
 /// The numbers of connections.
 pub const CONNECTIONS: [usize; 2] = [1, 64];
 /// The rates, in percent of the maximum that direct reaches with as many connections on the same cores.

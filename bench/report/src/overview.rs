@@ -1,26 +1,15 @@
 //! The README's one table: ways from a client to its database, and what each costs.
 
+use std::iter;
+
 use crate::{
     cell,
-    headline::{self, CONNECTIONS, SHARES},
+    headline::{self, CONNECTIONS, PATHS, SHARES},
     markdown::{Page, Table, Text},
     metric::{Metric, Process},
     number::{self, NONE},
     schema::Run,
 };
-
-/// The rows, in order.
-const ROWS: [&str; 9] = [
-    "direct",
-    "bypass",
-    "tap",
-    "splice",
-    "enrich",
-    "enrich-short-both",
-    "haproxy",
-    "envoy",
-    "shotover",
-];
 
 /// The experiment with one connection, for the latency.
 pub(crate) const ONE: &str = "node-raw-nonblocking-1";
@@ -56,7 +45,7 @@ pub fn readme(run: Option<&Run>) -> String {
             let path = run.path(path);
             path.map_or_else(|| NONE.into(), |path| Text::with_code(&path.about))
         });
-    page.table("", &table, ROWS);
+    page.table("", &table, iter::once("direct").chain(PATHS));
     page.markdown(format_args!(
         "Latency: {few} connection, on a schedule of {share} % of direct's maximum ({rate} op/s), on cores that all share; of direct it is its own. CPU of the proxy: {many} connections, \
          as fast as they go, with a core of its own; at a rate that leaves room each request wakes it, and it takes more for one. Throughput: likewise, on {cores} cores that client, proxy and database share. “{none}”: the \

@@ -6,7 +6,7 @@ use anyhow::Context;
 use load::workload::Variant;
 use report::{
     Run,
-    headline::{CONNECTIONS, SHARES, id},
+    headline::{CONNECTIONS, PATHS, SHARES, id},
     metric::Metric,
     sequential,
 };
@@ -15,17 +15,6 @@ use super::{Common, Measurement, Planned, cores::Cores, how, judged, one};
 
 /// The workload and the variant that are asked: half reads, half writes, of sockets that wait as drivers' do.
 const LIKE: &str = "node-raw-nonblocking-32";
-/// The paths, beside the two directs.
-const PATHS: [&str; 8] = [
-    "bypass",
-    "tap",
-    "splice",
-    "enrich",
-    "enrich-short-both",
-    "haproxy",
-    "envoy",
-    "shotover",
-];
 /// Rounds, and seconds of a path in each, that let twelve experiments end within 20 minutes. Many short ones scatter less than few
 /// long ones that take as long.
 const ROUNDS: u32 = 2 * sequential::LEAST_ROUNDS as u32;

@@ -191,10 +191,10 @@ impl Readers {
         let (words, _) = told.as_chunks().0.as_chunks();
         let mut found = Stalled::default();
         for [key, stall] in words.iter().map(|words| words.map(u64::from_ne_bytes)) {
-            match stall as u32 {
-                abi::STALL_LEAVES => found.are_leaving = true,
-                abi::STALL_LEAVES_NOW => found.leave_now.push(key),
-                abi::STALL_ORPHAN => found.are_orphans = true,
+            match u32::try_from(stall) {
+                Ok(abi::STALL_LEAVES) => found.are_leaving = true,
+                Ok(abi::STALL_LEAVES_NOW) => found.leave_now.push(key),
+                Ok(abi::STALL_ORPHAN) => found.are_orphans = true,
                 _ => {}
             }
         }
