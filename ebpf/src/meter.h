@@ -31,8 +31,8 @@
 #include "meter_frames.h"
 #include "tap.h"
 
-/* 64 KiB of the shortest frames; a larger packet's rest counts as a gap. */
-#define MAX_HEADERS 8192
+/* The shortest frames in the largest packet that a device may be told to take (GSO_MAX_SIZE, 512 KiB). */
+#define MAX_HEADERS 58254
 /* TCP's largest window. What is further ahead is nothing that the receiver would take. */
 #define MAX_WINDOW (1 << 30)
 /* How often to look whether another CPU has read its packet. To copy one of 64 KiB takes it tens of microseconds, and a

@@ -80,6 +80,7 @@ fn measured(page: &mut Page, experiment: &Experiment) {
         spectrum(page, experiment);
     }
     usage(page, experiment);
+    shared(page, experiment);
 }
 
 /// The database, and how many of its nodes: `cassandra`, `4 × node`.
@@ -227,6 +228,21 @@ fn usage(page: &mut Page, experiment: &Experiment) {
         });
     let caption = "For one operation: CPU, context switches, copies";
     page.table(caption, &table, &experiment.series);
+}
+
+/// Adds how many requests and answers went at once where flows share connections.
+fn shared(page: &mut Page, experiment: &Experiment) {
+    let shared = experiment.series.iter().filter_map(|series| {
+        let shared = series.shared.as_ref()?;
+        let each = |times: u64| number::short(shared.requests as f64 / times as f64);
+        Some(format!(
+            "{}: {} requests in each write to a shared connection, and {} answers in each read from one.",
+            series.path,
+            each(shared.writes),
+            each(shared.reads),
+        ))
+    });
+    shared.for_each(|line| page.paragraph(line));
 }
 
 /// Two figures of a process; direct has no proxy.

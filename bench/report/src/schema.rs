@@ -201,7 +201,7 @@ pub struct Headroom {
 }
 
 /// One path in one experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// Name of a [`Path`].
     pub path: String,
@@ -213,6 +213,9 @@ pub struct Series {
     /// How its flows were handed to the kernel, in all rounds; None: nobody hands them over.
     #[serde(default)]
     pub hand_overs: Option<HandOvers>,
+    /// The use of connections that its flows shared, in all rounds; None: they share none.
+    #[serde(default)]
+    pub shared: Option<Shared>,
 }
 
 /// How long flows paused when they were handed to the kernel, as the agent counts it.
@@ -233,6 +236,17 @@ impl HandOvers {
         let found = counted.find(|(_, count)| self.count > 0 && *count as f64 >= wanted);
         found.map(|(us, _)| *us)
     }
+}
+
+/// The use of the connections to a database that flows share, as the agent counts it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shared {
+    /// Requests that went over them.
+    pub requests: u64,
+    /// How often something was written to one.
+    pub writes: u64,
+    /// How often something was read from one.
+    pub reads: u64,
 }
 
 /// The work of one path in one round.

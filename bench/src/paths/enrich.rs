@@ -72,3 +72,12 @@ pub const FOLD: Ours = Ours {
     rule: "action = \"enrich\"\npipeline = [{ transform = \"fold\" }]",
     ..ENRICH
 };
+
+/// The path `fold-short`: as `fold`, of a rule that lets the clients' sockets into a sockmap.
+pub const FOLD_SHORT: Ours = Ours {
+    name: "fold-short",
+    about: "as fold; what client and agent send each other skips TCP",
+    agent: "# shared connections, and short legs",
+    rule: "action = \"enrich\"\nshortcut = \"client\"\npipeline = [{ transform = \"fold\" }]",
+    ..ENRICH_SHORT
+};

@@ -18,7 +18,7 @@ pub use untouched::FORWARD;
 use crate::gateway::nftables;
 
 /// All of them, in the order of tables.
-pub const OURS: [&Ours; 15] = [
+pub const OURS: [&Ours; 16] = [
     &untouched::BYPASS,
     &untouched::REMEMBERED,
     &untouched::BESIDE,
@@ -33,6 +33,7 @@ pub const OURS: [&Ours; 15] = [
     &enrich::ENRICH_SHORT_BOTH,
     &enrich::STATS,
     &enrich::FOLD,
+    &enrich::FOLD_SHORT,
     &FORWARD,
 ];
 

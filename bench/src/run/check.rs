@@ -126,8 +126,7 @@ mod tests {
                 };
                 3
             ],
-            histogram: String::new(),
-            hand_overs: None,
+            ..Series::default()
         };
         let text = serde_json::json!({
             "id": "x", "workload": "x", "title": "", "origin": { "name": "", "url": "", "changed": "" },

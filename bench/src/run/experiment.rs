@@ -159,9 +159,7 @@ fn measure(
     for lane in &stage.lanes {
         let series = Series {
             path: lane.path.into(),
-            rounds: Vec::new(),
-            histogram: String::new(),
-            hand_overs: None,
+            ..Series::default()
         };
         all.push((series, Latencies::new()?));
     }
@@ -182,6 +180,7 @@ fn measure(
         } else {
             series.histogram = latencies.into();
             series.hand_overs = lane.hand_overs.clone();
+            series.shared = lane.shared.clone();
             experiment.series.push(series);
         }
     }

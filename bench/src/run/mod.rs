@@ -20,6 +20,7 @@ mod profile;
 mod programs;
 mod progress;
 mod round;
+mod shared;
 pub mod shuffle;
 mod stage;
 mod verify;

@@ -300,9 +300,7 @@ impl Bench<'_> {
 fn series(path: &str) -> Series {
     Series {
         path: path.into(),
-        rounds: Vec::new(),
-        histogram: String::new(),
-        hand_overs: None,
+        ..Series::default()
     }
 }
 

@@ -17,10 +17,10 @@ use load::{
     workload::{Protocol, Variant},
 };
 use peers::{Running, Setup};
-use report::schema::HandOvers;
+use report::schema::{HandOvers, Shared};
 use sandbox::{Agent, Cgroup, Netns};
 
-use super::{cores::Cores, generator::Generator, hand_overs, verify};
+use super::{cores::Cores, generator::Generator, hand_overs, shared, verify};
 use crate::{
     databases::Databases,
     gateway::{Line, nftables},
@@ -57,6 +57,8 @@ pub struct Lane<'a> {
     introduces: bool,
     /// The hand-overs of the way's flows to the kernel, once the rounds are over.
     pub hand_overs: Option<HandOvers>,
+    /// The use of connections that the way's flows share, likewise.
+    pub shared: Option<Shared>,
     /// The generator, which runs between [`Lane::connect`] and the end of the round.
     pub generator: Option<Generator>,
     /// The reason why the lane is out of the experiment.
@@ -223,6 +225,7 @@ impl<'a> Stage<'a> {
                     continue;
                 };
                 lane.hand_overs = hand_overs::of(&metrics);
+                lane.shared = shared::of(path.name, &metrics);
                 if let Some(why) = verify::taken(path, lane.introductions, &metrics) {
                     lane.failed.get_or_insert(why);
                 }
@@ -281,6 +284,7 @@ impl<'a> Lane<'a> {
             introductions: 0,
             introduces: false,
             hand_overs: None,
+            shared: None,
             generator: None,
             failed: None,
             rests: false,

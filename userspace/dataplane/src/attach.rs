@@ -87,7 +87,6 @@ pub struct Dataplane {
     tap: Tap,
     tap_ring_bytes: u32,
     adopter: Adopter,
-    is_incoming: bool,
     shortcut: Shortcut,
     incoming: Incoming,
     gateway: Gateway,
@@ -294,7 +293,6 @@ impl Dataplane {
             tap: loaded.tap,
             tap_ring_bytes: options.tap_ring_bytes,
             adopter: loaded.adopter,
-            is_incoming: options.incoming.iter().any(|own| own.netns.is_none()),
             shortcut: loaded.shortcut,
             incoming: loaded.incoming,
             gateway: loaded.gateway,
@@ -372,7 +370,7 @@ impl Dataplane {
             cgroup: self.cgroup.clone(),
             generation: self.tables.generation(),
             forgets: self.tables.forgets(),
-            is_incoming: self.is_incoming,
+            incoming: self.incoming.inodes(),
         }
     }
 

@@ -97,7 +97,7 @@ pub fn running(
         cgroup,
         generation: 0,
         forgets: 0,
-        is_incoming: incoming.iter().any(|own| own.netns.is_none()),
+        incoming: incoming.iter().filter_map(IncomingOptions::inode).collect(),
     };
     let survey = match Survey::take(policy, &scope) {
         Ok(survey) => survey,

@@ -2,7 +2,8 @@
 //!
 //! To fall asleep and be woken takes longer than a database takes for an answer that it has in memory. Where the last wait was
 //! shorter than [`LONGEST_LOOK`], the next one is spent looking, for as long at most; where it was longer, the worker
-//! sleeps. So a worker looks only while something comes every few microseconds, and an idle one costs nothing.
+//! sleeps. So a worker looks only while something comes every few microseconds, and an idle one costs nothing. Where it comes
+//! for several flows at once they share what it costs to be woken, and the worker sleeps, too.
 //!
 //! Looking takes a processor, which must be one that nobody else wants. The kernel counts for how long a thread was ready to
 //! run and had none ([`RunDelay`]); where that is more than one part in [`WANTED`] of the time, the worker sleeps for a pause,
@@ -24,8 +25,11 @@ use telemetry::BusyPollMetrics;
 const LONGEST_LOOK: Duration = Duration::from_micros(50);
 /// The interval at which the kernel is asked whether others want the processor.
 const ASK_EVERY: Duration = Duration::from_millis(10);
-/// Others want the processor where the worker has waited for it one part in so many of the time.
-const WANTED: u32 = 5;
+/// Others want the processor where the worker has waited for it one part in so many of the time. Whoever sends it something
+/// from the same processor takes some of that.
+const WANTED: u32 = 3;
+/// The turns since the last wait after which a worker looks, at most: one for whatever has come alone.
+const ALONE: u64 = 1;
 /// The pauses after others wanted the processor.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -127,6 +131,8 @@ enum Outcome {
 struct Waits {
     /// The turns that flows had had when this wait began.
     turns: u64,
+    /// Whether what came last came alone.
+    was_alone: bool,
     /// The time at which it began.
     since: Instant,
     /// Whether this wait is expected to be short, as the last one was.
@@ -139,6 +145,7 @@ impl Waits {
     fn new(now: Instant) -> Self {
         Self {
             turns: 0,
+            was_alone: false,
             since: now,
             expects: false,
             looks: false,
@@ -154,9 +161,11 @@ impl Waits {
     ) -> Option<Outcome> {
         let has_come = turns != self.turns;
         if has_come {
+            self.was_alone = turns.wrapping_sub(self.turns) <= ALONE;
             (self.turns, self.since) = (turns, now);
         }
-        let is_short = self.expects && now.duration_since(self.since) < LONGEST_LOOK;
+        let is_short =
+            self.expects && self.was_alone && now.duration_since(self.since) < LONGEST_LOOK;
         let looked = std::mem::replace(&mut self.looks, is_short && !is_wanted());
         self.expects = self.looks;
         match (looked, self.looks) {
@@ -305,6 +314,19 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(worker.waits(Duration::from_secs(1)), []);
         }
+    }
+
+    #[test]
+    fn a_worker_for_whom_much_comes_at_once_sleeps() {
+        let mut worker = Worker::new();
+        worker.waits(SHORT);
+        worker.waits(SHORT);
+        assert!(worker.waits.looks);
+        worker.turns += ALONE;
+        assert_eq!(worker.waits(SHORT), [Outcome::Came]);
+        assert!(!worker.waits.looks);
+        worker.waits(SHORT);
+        assert!(worker.waits.looks, "one alone came after a short wait");
     }
 
     #[test]

@@ -291,7 +291,7 @@ fn series(random: &mut Random, load: &Load, cost: &Cost) -> Series {
         path: cost.path.into(),
         rounds,
         histogram: encoded(&histogram),
-        hand_overs: None,
+        ..Series::default()
     }
 }
 

@@ -19,8 +19,7 @@ fn all_alike(rounds: usize) -> Run {
     let series = |path: &str| Series {
         path: path.into(),
         rounds: vec![round.clone(); rounds],
-        histogram: String::new(),
-        hand_overs: None,
+        ..Series::default()
     };
     run.experiments.clear();
     for bar in bars::ALL {

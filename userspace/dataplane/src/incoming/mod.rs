@@ -102,6 +102,16 @@ pub struct IncomingOptions {
     pub client_address: ClientAddress,
 }
 
+impl IncomingOptions {
+    /// The number of the namespace's inode. None: there is no such namespace.
+    pub(crate) fn inode(&self) -> Option<u32> {
+        match &self.netns {
+            None => host::own_netns_inode(),
+            Some(path) => host::netns_inode(path),
+        }
+    }
+}
+
 /// Whether the rules that the dialled leg needs are there.
 #[derive(Debug, Default)]
 pub(crate) struct Routing {
@@ -250,6 +260,12 @@ impl Incoming {
         let own = host::netns_cookie().ok()?;
         let own = self.steered.iter().find(|steered| steered.cookie == own);
         own.map(|steered| steered.number)
+    }
+
+    /// The numbers of the inodes of all of them.
+    pub(crate) fn inodes(&self) -> HashSet<u32> {
+        let inodes = self.steered.iter().map(|steered| steered.netns.inode());
+        inodes.flatten().collect()
     }
 
     /// Whether connections from other hosts come in anywhere.

@@ -39,8 +39,16 @@ pub struct Scope {
     pub(crate) generation: u8,
     /// How often everything has been forgotten by then.
     pub(crate) forgets: u32,
-    /// Whether connections that come from other hosts are steered, too.
-    pub(crate) is_incoming: bool,
+    /// The numbers of the inodes of network namespaces in which connections that come from other hosts are steered, too.
+    pub(crate) incoming: HashSet<u32>,
+}
+
+impl Scope {
+    fn steers(&self, place: &Place) -> bool {
+        place
+            .inode
+            .is_some_and(|inode| self.incoming.contains(&inode))
+    }
 }
 
 /// A running connection that is to be read.
@@ -80,7 +88,7 @@ impl Wanted {
             cgroup: PathBuf::new(),
             generation: 0,
             forgets: 0,
-            is_incoming: false,
+            incoming: HashSet::new(),
         };
         Ok(side.wanted(&met, None, None, &scope))
     }
@@ -111,8 +119,8 @@ impl Survey {
             return Ok(survey);
         }
         let seen = Seen::of(&scope.cgroup);
-        let all = survey.list(&seen)?;
-        let sides: Vec<Side> = sides(&all, policy, scope).collect();
+        let all = survey.list(&seen, scope)?;
+        let sides = survey.sides(&all, &seen, policy, scope);
         if sides.is_empty() {
             return Ok(survey);
         }
@@ -141,9 +149,8 @@ impl Survey {
         *self.not.entry(reason).or_default() += 1;
     }
 
-    /// Lists the connections of each place, [`MAX_CONNECTIONS`] in all. In other namespaces than the agent's own whoever is not
-    /// beneath its cgroup is no matter of its.
-    fn list(&mut self, seen: &Seen) -> io::Result<Vec<Connections>> {
+    /// Lists the connections of each place, [`MAX_CONNECTIONS`] in all.
+    fn list(&mut self, seen: &Seen, scope: &Scope) -> io::Result<Vec<Connections>> {
         let Places { places, unseen } = Places::find();
         (0..unseen).for_each(|_| self.count(NotAdopted::UnseenNamespace));
         let (mut all, mut room) = (Vec::new(), MAX_CONNECTIONS);
@@ -155,7 +162,8 @@ impl Survey {
             match listed {
                 Ok(mut listed) => {
                     let established = &mut listed.established;
-                    established.retain(|c| place.is_own() || seen.sees(c.cgroup_id));
+                    let is_all = place.is_own() || scope.steers(&place);
+                    established.retain(|c| is_all || seen.sees(c.cgroup_id));
                     established.truncate(room);
                     room -= established.len();
                     all.push(listed);
@@ -171,6 +179,35 @@ impl Survey {
             }
         }
         Ok(all)
+    }
+
+    /// The sides that some rule may have read: connections that this host has opened, and those from other hosts that were
+    /// accepted where they are steered. Whoever opens one in another namespace than the agent's own, and is not beneath
+    /// its cgroup, is no matter of its. `all`: of each place.
+    fn sides(&self, all: &[Connections], seen: &Seen, policy: &Policy, scope: &Scope) -> Vec<Side> {
+        let established = all.iter().flat_map(|of_place| &of_place.established);
+        let ends: HashSet<(SocketAddr, SocketAddr)> = match scope.incoming.is_empty() {
+            true => HashSet::new(),
+            false => established.map(|c| (c.own, c.peer)).collect(),
+        };
+        let is_matter = |place: &Place, side: &Side| {
+            let Connection { own, peer, .. } = side.connection;
+            match side.is_incoming {
+                true => scope.steers(place) && !ends.contains(&(peer, own)),
+                false => place.is_own() || seen.sees(side.connection.cgroup_id),
+            }
+        };
+        let mut sides = Vec::new();
+        for (number, (place, of_place)) in self.places.iter().zip(all).enumerate() {
+            let of_place = of_place.established.iter().map(|connection| Side {
+                connection: *connection,
+                is_incoming: of_place.was_accepted(connection),
+                place: number,
+            });
+            sides
+                .extend(of_place.filter(|side| is_matter(place, side) && side.may_concern(policy)));
+        }
+        sides
     }
 }
 
@@ -195,34 +232,6 @@ fn reads(policy: &Policy) -> bool {
     let actions = policy.rules.iter().map(Rule::kernel_action);
     let mut actions = actions.chain([policy.default_action]);
     actions.any(|action| matches!(action, Action::Observe | Action::Enrich))
-}
-
-/// The sides that some rule may have read: connections that this host has opened, and those from other hosts that the first
-/// place, the agent's own, has accepted. `all`: of each place.
-fn sides<'a>(
-    all: &'a [Connections],
-    policy: &'a Policy,
-    scope: &'a Scope,
-) -> impl Iterator<Item = Side> + 'a {
-    let established = all.iter().flat_map(|of_place| &of_place.established);
-    let ends: HashSet<(SocketAddr, SocketAddr)> = match scope.is_incoming {
-        true => established.map(|c| (c.own, c.peer)).collect(),
-        false => HashSet::new(),
-    };
-    let is_skipped = move |side: &Side| {
-        let Connection { own, peer, .. } = side.connection;
-        let is_from_elsewhere = side.place == 0 && !ends.contains(&(peer, own));
-        side.is_incoming && !(scope.is_incoming && is_from_elsewhere)
-    };
-    let sides = all.iter().enumerate().flat_map(|(place, of_place)| {
-        let established = of_place.established.iter();
-        established.map(move |connection| Side {
-            connection: *connection,
-            is_incoming: of_place.was_accepted(connection),
-            place,
-        })
-    });
-    sides.filter(move |side| !is_skipped(side) && side.may_concern(policy))
 }
 
 impl Side {

@@ -70,6 +70,8 @@ pub struct FoldMetrics {
     connections: IntGaugeVec,
     requests: IntCounterVec,
     ended: IntCounterVec,
+    writes: IntCounterVec,
+    reads: IntCounterVec,
     handshakes: Handshakes,
 }
 
@@ -79,6 +81,8 @@ pub(super) struct Counters {
     pub(super) connections: IntGauge,
     requests: Vec<IntCounter>,
     ended: Vec<IntCounter>,
+    pub(super) writes: IntCounter,
+    pub(super) reads: IntCounter,
     /// The handshakes of all rules, and of flows' own connections as well.
     pub(super) handshakes: Handshakes,
 }
@@ -120,6 +124,20 @@ impl FoldMetrics {
                  closed.",
                 &["rule", "why"],
             )?,
+            writes: counters_by(
+                registry,
+                "underpass_fold_writes_total",
+                "Times that a shared connection was written what was waiting for it, by rule. Folded requests divided by \
+                 them are the requests that went at once.",
+                &["rule"],
+            )?,
+            reads: counters_by(
+                registry,
+                "underpass_fold_reads_total",
+                "Times that something was read from a shared connection, by rule. Folded requests divided by them are the \
+                 answers that came at once.",
+                &["rule"],
+            )?,
             handshakes: handshakes.clone(),
         })
     }
@@ -140,6 +158,8 @@ impl FoldMetrics {
             connections: self.connections.with_label_values(&[rule]),
             requests: requests.collect(),
             ended: ended.collect(),
+            writes: self.writes.with_label_values(&[rule]),
+            reads: self.reads.with_label_values(&[rule]),
             handshakes: self.handshakes.clone(),
         }
     }

@@ -165,6 +165,7 @@ impl<'s> ConnectionTask<'s> {
                 Queued::Unused => return Err(Ended::Unused),
                 Queued::Nothing => return Ok(()),
                 Queued::Taken => {
+                    self.shared.counters.writes.inc();
                     let opening = &self.of.opening;
                     if opening.version >= 5 {
                         self.writing = in_segments_of(opening.compression, &self.writing);
@@ -202,6 +203,7 @@ impl<'s> ConnectionTask<'s> {
                 Poll::Ready(Ok(())) => {}
             }
             self.heard = Instant::now();
+            self.shared.counters.reads.inc();
             let came = self.incoming.comes(read.filled());
             let told = came.map_err(|_| Ended::Garbage);
             let told = told.and_then(|()| self.hears());

@@ -23,6 +23,10 @@ use talk::{AT_ONCE, Resets, Talk, talks};
 enum Place {
     /// On one host, whose packets have up to 64 KiB.
     Loopback,
+    /// On one host, and the client's socket is one of IPv6 that dials an address of IPv4.
+    Mapped,
+    /// On two hosts, with packets of IPv6 that are longer than its header can say (BIG TCP).
+    Big,
     /// On two hosts, with packets of 9,000 bytes.
     Jumbo,
     /// On two hosts, with packets of IPv6 that have extension headers.
@@ -38,6 +42,9 @@ const RULES: [&str; 2] = ["tap", "inline"];
 
 const MTU: u64 = 9_000;
 const ETHERNET: u64 = 14;
+
+/// Longer than the length in a header of IPv6 can say, and no multiple of a record's pieces.
+const BIG_BYTES: u64 = 190_000;
 
 const RING_BYTES: u32 = 16 << 20;
 
@@ -99,6 +106,11 @@ impl Stage<'_> {
                 socket.connect(&to.into()).unwrap();
                 socket.into()
             }
+            (Place::Mapped, _) => {
+                let to = Family::Mapped.dialled(to.ip(), to.port());
+                connect(Family::Mapped, to).unwrap()
+            }
+            (Place::Big, _) => connect(Family::V6, to).unwrap(),
             _ => connect(Family::V4, to).unwrap(),
         };
         let cgroup = &self.hosts.app.cgroup;
@@ -287,23 +299,23 @@ fn on_a_stage(place: Place, body: impl FnOnce(&mut Stage<'_>)) {
         .join_as(&BESIDE[..1], (&hosts.database, "container"), &BESIDE[1..])
         .unwrap();
     let _resident = Resident::start(&container, Some(&hosts.app.cgroup)).unwrap();
-    if place == Place::Jumbo {
-        for netns in [&hosts.app.netns, &hosts.database] {
-            let link = [
-                "link",
-                "set",
-                "veth",
-                "mtu",
-                &MTU.to_string(),
-                "gso_max_segs",
-                "1",
-            ];
-            netns.ip(&link).unwrap();
+    let (mtu, big) = (MTU.to_string(), BIG_BYTES.to_string());
+    let link: &[&str] = match place {
+        Place::Jumbo => &["mtu", &mtu, "gso_max_segs", "1"],
+        Place::Big => &["gso_max_size", &big, "gro_max_size", &big],
+        _ => &[],
+    };
+    for netns in [&hosts.app.netns, &hosts.database] {
+        if !link.is_empty() {
+            netns
+                .ip(&[&["link", "set", "veth"], link].concat())
+                .unwrap();
         }
     }
     let listen = |at: SocketAddr| TcpListener::bind(at).unwrap();
     let listeners = RULES.map(|_| match place {
-        Place::Loopback => hosts.listen(Distance::Here, Family::V4),
+        Place::Loopback | Place::Mapped => hosts.listen(Distance::Here, Family::V4),
+        Place::Big => hosts.listen(Distance::There, Family::V6),
         Place::Jumbo => hosts.listen(Distance::There, Family::V4),
         Place::Extended => {
             let listener = hosts.listen(Distance::There, Family::V6);
@@ -364,20 +376,39 @@ fn on_the_loopback() {
     on_a_stage(Place::Loopback, every_row);
 }
 
+/// The mean length of the packets that the application's host has received.
+fn mean_received(stage: &Stage<'_>) -> u64 {
+    let devices = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let devices = stage.hosts.direct(devices);
+    let veth = devices
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("veth:"));
+    let counts = veth.unwrap().split_whitespace();
+    let counts: Vec<u64> = counts.map(|count| count.parse().unwrap()).collect();
+    counts[0] / counts[1]
+}
+
 #[test]
 fn in_packets_of_nine_thousand_bytes() {
     on_a_stage(Place::Jumbo, |stage| {
         every_row(stage);
-        let devices = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
-        let devices = stage.hosts.direct(devices);
-        let veth = devices
-            .lines()
-            .find_map(|line| line.trim().strip_prefix("veth:"));
-        let counts = veth.unwrap().split_whitespace();
-        let counts: Vec<u64> = counts.map(|count| count.parse().unwrap()).collect();
-        let mean = counts[0] / counts[1];
+        let mean = mean_received(stage);
         assert!((MTU / 2..=MTU + ETHERNET).contains(&mean), "{mean} bytes");
     });
+}
+
+#[test]
+fn in_packets_longer_than_their_header_can_say() {
+    on_a_stage(Place::Big, |stage| {
+        every_row(stage);
+        let mean = mean_received(stage);
+        assert!(mean > u64::from(u16::MAX), "{mean} bytes");
+    });
+}
+
+#[test]
+fn of_a_socket_that_dials_a_mapped_address() {
+    on_a_stage(Place::Mapped, every_row);
 }
 
 #[test]

@@ -422,13 +422,34 @@ fn who_was_left_out_is_read_again_when_it_is_quiet() {
                 c.server_sends(&rows(4, 1, 1));
             }
         };
+        let left_out = || {
+            let flows = host.agent.json("/flows").unwrap();
+            let why = flows
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|f| f["why"].as_str().unwrap());
+            why.filter(|why| why.ends_with("not read now, because `tap_cpu` is used up"))
+                .count()
+        };
         eventually("some are left out", || {
             asks_all();
             host.agent.metric(LEFT_OUT).unwrap_or_default() > 0.0
         });
+        eventually("it is said of each", || {
+            asks_all();
+            left_out() > 0
+        });
+        let said =
+            "reading copies takes more than `tap_cpu`: some of the rule's flows are not read";
+        host.agent.wait_for_log(said).unwrap();
         eventually_within("none is left out", 3 * PATIENCE, || {
             host.agent.metric(LEFT_OUT).unwrap() == 0.0
         });
+        host.agent
+            .wait_for_log("all of the rule's flows are read again")
+            .unwrap();
+        eventually("it is said of none", || left_out() == 0);
         let before = told_selects(host);
         // Requests that were not read leave a gap, and the first one behind it may have no response.
         (0..2).for_each(|_| asks_all());

@@ -1,14 +1,17 @@
 //! Databases in other network namespaces.
 
-use std::path::Path;
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::Path,
+};
 
-use sandbox::{Agent, Sandbox};
+use sandbox::{Agent, Resident, Sandbox, run_in};
 
 use super::{
     hosts::*,
     spliced::{riding, spliced},
 };
-use crate::common::{BINARY, Family, accept, enrich};
+use crate::common::{BINARY, Family, accept, enrich, eventually, rule, to};
 
 #[test]
 fn databases_in_another_namespace_are_served_there() {
@@ -92,4 +95,54 @@ fn flows_in_another_namespace_are_spliced_there() {
     agent.wait_for_log("flow closed").unwrap();
     let bytes = spliced(&agent);
     assert!(bytes.into_iter().all(|n| n > 0.0), "{bytes:?}");
+}
+
+/// Clients of a database there were connected before the agent was. So was one that is no client from another host, and one
+/// whose database is not beneath the agent's cgroup.
+#[test]
+fn running_connections_in_another_namespace_are_read_there() {
+    let hosts = Hosts::new();
+    let theirs = Sandbox::new().unwrap();
+    let netns = &hosts.database.netns;
+    let _resident = Resident::start(netns, None).unwrap();
+    let at = |port| SocketAddr::new(Family::V4.database(), port);
+    let listen = |port, cgroup| {
+        let listener = run_in(Some(netns), cgroup, || TcpListener::bind(at(port)));
+        listener.unwrap().unwrap()
+    };
+    let seen = listen(PORT, Some(&theirs.cgroup));
+    let unseen = listen(PORT + 1, None);
+    let mut client = hosts.connect(Family::V4).unwrap();
+    let (mut database, peer) = accept(&seen);
+    let own = dial(netns, None, at(PORT)).unwrap();
+    let _unseen = [
+        accept(&seen).0,
+        hosts.connect_to(at(PORT + 1)).unwrap(),
+        own,
+    ];
+    let _accepted = accept(&unseen);
+    let policy = format!(
+        "[[incoming]]\nnetns = {:?}\n{}",
+        netns.path(),
+        rule("observe", &to(&[PORT, PORT + 1]))
+    );
+    let (own, cgroup) = (Some(&theirs.netns), &theirs.cgroup);
+    let agent = Agent::start(Path::new(BINARY), own, cgroup, "", &policy).unwrap();
+    let flows = || agent.json("/flows").unwrap().as_array().unwrap().clone();
+    eventually("it is read", || !flows().is_empty());
+    exchange(&mut client, &mut database);
+    exchange(&mut client, &mut database);
+    eventually("it is counted", || flows()[0]["requests"] == 2);
+    let flows = flows();
+    assert_eq!(flows.len(), 1, "{flows:?}");
+    assert_eq!(flows[0]["client"], peer.to_string());
+    let why = flows[0]["why"].as_str().unwrap();
+    assert!(why.starts_with("found running"), "{why}");
+    let counted = |sample: &str| {
+        agent
+            .metric(&format!("underpass_observed_{sample}"))
+            .unwrap()
+    };
+    assert_eq!(counted("adopted_total{rule=\"r\"}"), 1.0);
+    assert_eq!(counted("not_adopted{reason=\"outside_cgroup\"}"), 1.0);
 }

@@ -14,6 +14,10 @@ const LONG_BYTES: usize = 1 << 20;
 const UPDATE: &str = "UPDATE shop.orders SET v = ? WHERE id = 7";
 
 const STREAMS: u16 = 1 << 15;
+/// Requests at once that TCP sends in one long packet.
+const IN_A_PACKET: i16 = 11_000;
+/// Long requests ahead of them, until when TCP sends as much at once.
+const WARM_UPS: usize = 8;
 /// Answers at once: a journal has room for as many lines.
 pub const AT_ONCE: usize = 1_024;
 
@@ -129,6 +133,25 @@ impl Talk {
         talk
     }
 
+    /// More requests in a packet than fit into 64 KiB.
+    fn packed(kind: Kind) -> Self {
+        let mut talk = Self::begin(kind);
+        let v = kind.version;
+        talk.turn(&[prepare(v, 1, UPDATE)], &[prepared(v, 1)]);
+        let value = vec![b'x'; LONG_BYTES];
+        for _ in 0..WARM_UPS {
+            talk.turn(&[execute_with(v, 1, &value)], &[void(v, 1)]);
+        }
+        let streams = Vec::from_iter(0..IN_A_PACKET);
+        let asked: Vec<_> = streams.iter().map(|n| query(v, *n, "")).collect();
+        talk.turn(&asked, &[]);
+        for some in streams.chunks(AT_ONCE) {
+            let answered = some.iter().map(|n| void(v, *n));
+            talk.turn(&[], &answered.collect::<Vec<_>>());
+        }
+        talk
+    }
+
     /// A request is out when one side resets, in the middle of a frame.
     fn reset(kind: Kind, by: Resets) -> Self {
         let mut talk = Self::begin(kind);
@@ -166,6 +189,9 @@ pub fn talks(place: Place) -> Vec<Talk> {
     let mut talks: Vec<_> = kinds.map(Talk::everything).into();
     talks.extend([Talk::large(PLAIN), Talk::long(SEGMENTS)]);
     talks.extend([Resets::Client, Resets::Database].map(|by| Talk::reset(PLAIN, by)));
+    if place == Place::Big {
+        talks.push(Talk::packed(PLAIN));
+    }
     if place == Place::Loopback {
         talks.extend([Talk::large(SEGMENTS_LZ4), Talk::streams(PLAIN)]);
         for by in [Resets::Client, Resets::Database] {
