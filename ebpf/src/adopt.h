@@ -2,8 +2,8 @@
 /*
  * iter/tcp: connections that were there before a rule observed them.
  *
- * The agent lists the connections of its namespace (sock_diag), finds by the policy which are to be observed, and
- * enters those into `adoptions` by their sockets' cookies. Run over the namespace's sockets, this marks each of
+ * The agent lists the connections of each namespace (sock_diag), finds by the policy which are to be observed, and
+ * enters those into `adoptions` by their sockets' cookies. Run over a namespace's sockets, this marks each of
  * them for the meter, as connect() would have done. Nothing is done to the connection. Each direction is
  * joined at the next packet that begins with a header (meter.h, resume). Of a connection that was observed, and is to be
  * tapped, the kernel knows where headers are.

@@ -36,7 +36,8 @@
 /* TCP's largest window. What is further ahead is nothing that the receiver would take. */
 #define MAX_WINDOW (1 << 30)
 /* How often to look whether another CPU has read its packet. To copy one of 64 KiB takes it tens of microseconds, and a
- * virtual one may be away meanwhile: this many looks take a millisecond or more. */
+ * virtual one may be away meanwhile: this many looks take a millisecond or more. (A larger packet, full of the shortest
+ * frames, takes longer than that, and leaves a gap.) */
 #define MAX_TURN_LOOKS (1 << 17)
 #define SYN 2
 #define IPV6_HEADER 40

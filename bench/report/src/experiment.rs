@@ -236,7 +236,7 @@ fn shared(page: &mut Page, experiment: &Experiment) {
         let shared = series.shared.as_ref()?;
         let each = |times: u64| number::short(shared.requests as f64 / times as f64);
         Some(format!(
-            "{}: {} requests in each write to a shared connection, and {} answers in each read from one.",
+            "{}: {} requests for each write to a shared connection, and {} for each read from one.",
             series.path,
             each(shared.writes),
             each(shared.reads),

@@ -2,8 +2,8 @@
 //!
 //! To fall asleep and be woken takes longer than a database takes for an answer that it has in memory. Where the last wait was
 //! shorter than [`LONGEST_LOOK`], the next one is spent looking, for as long at most; where it was longer, the worker
-//! sleeps. So a worker looks only while something comes every few microseconds, and an idle one costs nothing. Where it comes
-//! for several flows at once they share what it costs to be woken, and the worker sleeps, too.
+//! sleeps. So a worker looks only while something comes every few microseconds, and an idle one costs nothing. Where it
+//! comes for several turns at once they share what it costs to be woken, and the worker sleeps, too.
 //!
 //! Looking takes a processor, which must be one that nobody else wants. The kernel counts for how long a thread was ready to
 //! run and had none ([`RunDelay`]); where that is more than one part in [`WANTED`] of the time, the worker sleeps for a pause,
@@ -28,7 +28,7 @@ const ASK_EVERY: Duration = Duration::from_millis(10);
 /// Others want the processor where the worker has waited for it one part in so many of the time. Whoever sends it something
 /// from the same processor takes some of that.
 const WANTED: u32 = 3;
-/// The turns since the last wait after which a worker looks, at most: one for whatever has come alone.
+/// The turns of flows since the last wait after which a worker looks, at most.
 const ALONE: u64 = 1;
 /// The pauses after others wanted the processor.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
@@ -131,7 +131,7 @@ enum Outcome {
 struct Waits {
     /// The turns that flows had had when this wait began.
     turns: u64,
-    /// Whether what came last came alone.
+    /// Whether what came last was for one turn.
     was_alone: bool,
     /// The time at which it began.
     since: Instant,

@@ -1,6 +1,9 @@
 //! Notes of a table on what is not in it, and on how to read it.
 
-use report::{Run, schema::Round};
+use report::{
+    Run,
+    schema::{Round, Shared},
+};
 
 use super::{
     common::{did, experiment_mut, run, series_mut},
@@ -113,4 +116,17 @@ fn no_operations_are_no_figures() {
         said.starts_with("| nginx | 0 | 0.000 (0.000 … 0.000) | – |"),
         "{said}"
     );
+}
+
+#[test]
+fn shared_connections_are_told_where_there_were_some() {
+    let mut run = run(1);
+    assert!(!full(&run).contains("shared connection"));
+    series_mut(&mut run, "stress-read", "enrich").shared = Some(Shared {
+        requests: 600,
+        writes: 200,
+        reads: 240,
+    });
+    let told = "enrich: 3.00 requests for each write to a shared connection, and 2.50 for each read from one.";
+    assert!(full(&run).contains(told), "{}", full(&run));
 }

@@ -86,6 +86,9 @@ fn until_folded<S: Read + Write>(world: &World<'_>, peer: &mut Peer<S>) {
         assert_eq!(peer.ask(&asked).0, RESULT);
         became(world, "folded") > before
     });
+    for counted in ["writes_total", "reads_total"] {
+        assert!(sample(world, counted, "rule=\"r\"") > 0, "{counted}");
+    }
 }
 
 /// Requests that the database has got, by connection.

@@ -103,7 +103,7 @@ pub struct IncomingOptions {
 }
 
 impl IncomingOptions {
-    /// The number of the namespace's inode. None: there is no such namespace.
+    /// The number of the namespace's inode. None: there is no such namespace, or it may not be looked at.
     pub(crate) fn inode(&self) -> Option<u32> {
         match &self.netns {
             None => host::own_netns_inode(),

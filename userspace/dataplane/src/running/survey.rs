@@ -124,8 +124,7 @@ impl Survey {
         if sides.is_empty() {
             return Ok(survey);
         }
-        let local = sides.iter().filter(|side| !side.is_incoming);
-        let owners = owners::of(local.map(|side| side.connection.inode).collect());
+        let owners = owners::of(sides.iter().map(|side| side.connection.inode).collect());
         for side in sides {
             let owner = owners.get(&side.connection.inode).map(|owner| &**owner);
             let netns = survey.places.get(side.place).and_then(|place| place.inode);
@@ -137,7 +136,9 @@ impl Survey {
                 Verdict::Reads(met) => {
                     let rule = met.index.and_then(|index| policy.rules.get(index));
                     let depth = rule.and_then(|rule| rule.taps);
-                    survey.wanted.push(side.wanted(&met, depth, owner, scope));
+                    // Of a process on another host nothing is known.
+                    let opener = owner.filter(|_| !side.is_incoming);
+                    survey.wanted.push(side.wanted(&met, depth, opener, scope));
                 }
                 Verdict::Not(reason) => survey.count(reason),
             }
@@ -182,18 +183,30 @@ impl Survey {
     }
 
     /// The sides that some rule may have read: connections that this host has opened, and those from other hosts that were
-    /// accepted where they are steered. Whoever opens one in another namespace than the agent's own, and is not beneath
-    /// its cgroup, is no matter of its. `all`: of each place.
+    /// accepted where they are steered. Those that are opened in another namespace than the agent's own, and not beneath its
+    /// cgroup, the agent does not read. `all`: of each place.
     fn sides(&self, all: &[Connections], seen: &Seen, policy: &Policy, scope: &Scope) -> Vec<Side> {
-        let established = all.iter().flat_map(|of_place| &of_place.established);
-        let ends: HashSet<(SocketAddr, SocketAddr)> = match scope.incoming.is_empty() {
-            true => HashSet::new(),
-            false => established.map(|c| (c.own, c.peer)).collect(),
-        };
-        let is_matter = |place: &Place, side: &Side| {
+        // A client in the database's own namespace is none from elsewhere, and one that is seen is read at its own end.
+        let mut ends = HashSet::new();
+        let of_places = all
+            .iter()
+            .enumerate()
+            .filter(|_| !scope.incoming.is_empty());
+        for (number, of_place) in of_places {
+            for c in &of_place.established {
+                ends.insert((Some(number), c.own, c.peer));
+                if seen.sees(c.cgroup_id) {
+                    ends.insert((None, c.own, c.peer));
+                }
+            }
+        }
+        let may_be_read = |place: &Place, side: &Side| {
             let Connection { own, peer, .. } = side.connection;
+            let mut clients_at = [Some(side.place), None].into_iter();
             match side.is_incoming {
-                true => scope.steers(place) && !ends.contains(&(peer, own)),
+                true => {
+                    scope.steers(place) && !clients_at.any(|at| ends.contains(&(at, peer, own)))
+                }
                 false => place.is_own() || seen.sees(side.connection.cgroup_id),
             }
         };
@@ -204,8 +217,9 @@ impl Survey {
                 is_incoming: of_place.was_accepted(connection),
                 place: number,
             });
-            sides
-                .extend(of_place.filter(|side| is_matter(place, side) && side.may_concern(policy)));
+            sides.extend(
+                of_place.filter(|side| may_be_read(place, side) && side.may_concern(policy)),
+            );
         }
         sides
     }
@@ -319,7 +333,6 @@ impl Side {
                 cgroup_id: owner.map_or(connection.cgroup_id, |owner| owner.cgroup_id),
                 netns_cookie: 0,
                 orig_dst: address::to_abi(self.dialled()),
-                // Of a process on another host nothing is known.
                 tgid: owner.map_or(0, |owner| owner.pid),
                 uid: match self.is_incoming {
                     false => connection.uid,

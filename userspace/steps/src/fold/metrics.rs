@@ -127,15 +127,15 @@ impl FoldMetrics {
             writes: counters_by(
                 registry,
                 "underpass_fold_writes_total",
-                "Times that a shared connection was written what was waiting for it, by rule. Folded requests divided by \
-                 them are the requests that went at once.",
+                "Batches of requests that were taken to be written to a shared connection, by rule. Folded requests \
+                 divided by them are about as many as go at once.",
                 &["rule"],
             )?,
             reads: counters_by(
                 registry,
                 "underpass_fold_reads_total",
-                "Times that something was read from a shared connection, by rule. Folded requests divided by them are the \
-                 answers that came at once.",
+                "Reads from shared connections that brought something, by rule. Folded requests divided by them are about as \
+                 many answers as come at once; a long answer takes several reads.",
                 &["rule"],
             )?,
             handshakes: handshakes.clone(),

@@ -399,5 +399,7 @@ mod tests {
         // The socket is ready, and nobody has sent a request since.
         assert!(moves().await);
         assert_eq!(*went.lock().unwrap(), **asked);
+        let counted = &task.shared.counters;
+        assert_eq!((counted.writes.get(), counted.reads.get()), (1, 0));
     }
 }

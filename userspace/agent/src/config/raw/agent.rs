@@ -129,7 +129,7 @@ pub(in crate::config) struct RawAgent {
     #[schemars(with = "Option<i64>", range(min = 1, max = MAX_WORKERS))]
     pub workers: Option<Spanned<i64>>,
     /// Whether workers look for what they expect within microseconds, instead of falling asleep and being woken: a lone connection that is
-    /// read is faster by that. They do so while something comes every 50 µs and nobody else wants the processor.
+    /// read is faster by that. They do so while something for one flow comes every 50 µs and nobody else wants the processor.
     #[schemars(extend("default" = true))]
     pub busy_poll: Option<bool>,
     /// How the agent carries connections that it need not read and whose rule has a `shortcut`; all others it relays.

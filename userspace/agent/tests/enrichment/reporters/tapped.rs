@@ -436,7 +436,7 @@ fn who_was_left_out_is_read_again_when_it_is_quiet() {
             asks_all();
             host.agent.metric(LEFT_OUT).unwrap_or_default() > 0.0
         });
-        eventually("it is said of each", || {
+        eventually("it is said of some", || {
             asks_all();
             left_out() > 0
         });

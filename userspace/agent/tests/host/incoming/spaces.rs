@@ -5,6 +5,7 @@ use std::{
     path::Path,
 };
 
+use nix::sys::signal::Signal;
 use sandbox::{Agent, Resident, Sandbox, run_in};
 
 use super::{
@@ -145,4 +146,43 @@ fn running_connections_in_another_namespace_are_read_there() {
     };
     assert_eq!(counted("adopted_total{rule=\"r\"}"), 1.0);
     assert_eq!(counted("not_adopted{reason=\"outside_cgroup\"}"), 1.0);
+}
+
+/// The agent's own socket of a flow that it carries is one that a client on another host has connected to.
+#[test]
+fn what_the_agent_carries_is_no_running_connection() {
+    const NEEDS_AGENT: &str = "underpass_observed_not_adopted{reason=\"needs_agent\"}";
+    let hosts = Hosts::new();
+    let theirs = Sandbox::new().unwrap();
+    let netns = &hosts.database.netns;
+    let _resident = Resident::start(netns, None).unwrap();
+    let spaces = [
+        (&hosts.database, INCOMING.to_owned()),
+        (
+            &theirs,
+            format!("[[incoming]]\nnetns = {:?}\n", netns.path()),
+        ),
+    ];
+    for (of, incoming) in spaces {
+        let (carried, other) = (hosts.listen(Family::V4), hosts.listen(Family::V6));
+        let policy = |prefix: &str| {
+            let to = format!("to = [\"{prefix}:{PORT}\"]");
+            incoming.clone() + &rule("enrich", &to)
+        };
+        let (own, cgroup) = (Some(&of.netns), &of.cgroup);
+        let agent = Agent::start(Path::new(BINARY), own, cgroup, "", &policy("192.0.2.2")).unwrap();
+        let mut client = hosts.connect(Family::V4).unwrap();
+        let (mut database, _) = accept(&carried);
+        exchange(&mut client, &mut database);
+        assert_eq!(outcome(&agent, "intercepted"), 1.0);
+        // One that no rule has the agent take, as yet.
+        let running = (hosts.connect(Family::V6).unwrap(), accept(&other));
+        agent.write_policy(&policy("")).unwrap();
+        agent.signal(Signal::SIGHUP).unwrap();
+        eventually("it has to connect again, alone", || {
+            agent.metric(NEEDS_AGENT).unwrap() == 1.0
+        });
+        exchange(&mut client, &mut database);
+        drop(running);
+    }
 }
