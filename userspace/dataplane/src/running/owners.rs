@@ -15,16 +15,19 @@ pub(super) struct Owner {
     pub pid: u32,
     /// `/proc/PID/comm`.
     pub name: String,
+    pub uid: u32,
     pub gid: u32,
     /// From the mount's root.
     pub cgroup: PathBuf,
     pub cgroup_id: u64,
 }
 
-/// Finds who has the sockets with these inodes' numbers open: of several processes any one. The search ends when
+/// Finds who has the sockets with these inodes' numbers open: of several processes any one. Number 0 is of sockets that nobody
+/// has accepted yet. The search ends when
 /// all are found.
 pub(super) fn of(inodes: HashSet<u32>) -> HashMap<u32, Arc<Owner>> {
     let mut wanted = inodes;
+    wanted.remove(&0);
     let mut found = HashMap::new();
     let Ok(processes) = fs::read_dir("/proc") else {
         return found;
@@ -71,6 +74,7 @@ fn owner(pid: u32) -> Option<Owner> {
     let ids = host::ids(pid)?;
     Some(Owner {
         pid,
+        uid: ids.uid,
         gid: ids.gid,
         name: name.trim_end_matches('\n').to_owned(),
         cgroup_id: host::cgroup_id(&root, &cgroup)?,
@@ -91,12 +95,13 @@ mod tests {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let fd = format!("/proc/self/fd/{}", socket.as_raw_fd());
         let inode = u32::try_from(fs::metadata(fd).unwrap().ino()).unwrap();
-        let found = of(HashSet::from([inode, u32::MAX]));
+        let found = of(HashSet::from([inode, u32::MAX, 0]));
         let owner = &found[&inode];
         assert_eq!(owner.pid, std::process::id());
         let name = fs::read_to_string("/proc/self/comm").unwrap();
         assert_eq!(owner.name, name.trim_end());
         assert!(owner.cgroup.is_absolute());
+        assert_eq!(owner.uid, nix::unistd::getuid().as_raw());
         assert_eq!(owner.gid, nix::unistd::getgid().as_raw());
         assert!(!found.contains_key(&u32::MAX));
     }

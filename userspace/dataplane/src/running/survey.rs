@@ -270,6 +270,10 @@ impl Side {
 
     fn candidate(&self, owner: Option<&Owner>, netns: Option<u32>) -> Option<Candidate> {
         let to = self.dialled();
+        // Nobody has accepted it, and it may be the agent that will.
+        if self.connection.inode == 0 {
+            return None;
+        }
         if self.is_incoming {
             return Some(Candidate::elsewhere(self.connection.peer.ip(), to));
         }
@@ -287,7 +291,6 @@ impl Side {
 
     /// `netns`: the number of its namespace's inode.
     fn verdict(&self, policy: &Policy, owner: Option<&Owner>, netns: Option<u32>) -> Verdict {
-        let is_agents = |owner: &Owner| AGENTS.contains(&&*owner.name);
         if owner.is_some_and(is_agents) {
             return Verdict::None;
         }
@@ -378,6 +381,12 @@ impl Side {
     }
 }
 
+/// Whether a process is an agent's. Any process can have the name, but none of another user's have the agent's user.
+fn is_agents(owner: &Owner) -> bool {
+    let own = host::ids(std::process::id());
+    AGENTS.contains(&&*owner.name) && own.is_some_and(|own| own.uid == owner.uid)
+}
+
 /// The rule that a running connection meets. What its handshake said nobody will know.
 fn met(policy: &Policy, candidate: &Candidate) -> Match {
     let first = policy.first_match(candidate);
@@ -431,5 +440,28 @@ impl Seen {
             Self::All => true,
             Self::Of(ids) => cgroup_id == 0 || ids.contains(&cgroup_id),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_of_another_user_is_no_agent_whatever_its_name() {
+        let own = host::ids(std::process::id()).unwrap();
+        let owner = |name: &str, uid| Owner {
+            pid: 1,
+            name: name.to_owned(),
+            uid,
+            gid: 0,
+            cgroup: PathBuf::new(),
+            cgroup_id: 0,
+        };
+        for name in AGENTS {
+            assert!(is_agents(&owner(name, own.uid)));
+            assert!(!is_agents(&owner(name, own.uid + 1)));
+        }
+        assert!(!is_agents(&owner("java", own.uid)));
     }
 }
