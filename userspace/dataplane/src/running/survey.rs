@@ -383,8 +383,8 @@ impl Side {
 
 /// Whether a process is an agent's. Any process can have the name, but none of another user's have the agent's user.
 fn is_agents(owner: &Owner) -> bool {
-    let own = host::ids(std::process::id());
-    AGENTS.contains(&&*owner.name) && own.is_some_and(|own| own.uid == owner.uid)
+    let has_own_user = || host::ids(std::process::id()).is_some_and(|own| own.uid == owner.uid);
+    AGENTS.contains(&&*owner.name) && has_own_user()
 }
 
 /// The rule that a running connection meets. What its handshake said nobody will know.
