@@ -159,8 +159,20 @@ pub const ALL: &[Bar] = &[
         AtMost(60.0),
         NO_BUFFER,
     ),
-    bar("fold", READS, OP_S, AtLeast(1.1), FEWER_WAKE_UPS),
-    bar("fold", READS, DATABASE, AtMost(0.7), FEWER_WAKE_UPS),
+    bar(
+        "fold-short-both",
+        DRIVERS_READS,
+        OP_S,
+        AtLeast(1.1),
+        FEWER_WAKE_UPS,
+    ),
+    bar(
+        "fold-short-both",
+        DRIVERS_READS,
+        DATABASE,
+        AtMost(0.7),
+        FEWER_WAKE_UPS,
+    ),
     bar("forward", GATEWAY, OP_S, AtLeast(0.95), A_REWRITE),
     bar("forward", GATEWAY, OP_S_TO_HAPROXY, AtLeast(2.0), NO_SOCKET),
 ];

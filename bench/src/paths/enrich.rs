@@ -81,3 +81,12 @@ pub const FOLD_SHORT: Ours = Ours {
     rule: "action = \"enrich\"\nshortcut = \"client\"\npipeline = [{ transform = \"fold\" }]",
     ..ENRICH_SHORT
 };
+
+/// The path `fold-short-both`: as `fold-short`, and the shared connections skip TCP, too.
+pub const FOLD_SHORT_BOTH: Ours = Ours {
+    name: "fold-short-both",
+    about: "as fold-short; and what agent and database send each other",
+    agent: "# shared connections, and short legs on both sides",
+    rule: "action = \"enrich\"\nshortcut = true\npipeline = [{ transform = \"fold\" }]",
+    ..FOLD_SHORT
+};

@@ -18,7 +18,7 @@ pub use untouched::FORWARD;
 use crate::gateway::nftables;
 
 /// All of them, in the order of tables.
-pub const OURS: [&Ours; 16] = [
+pub const OURS: [&Ours; 17] = [
     &untouched::BYPASS,
     &untouched::REMEMBERED,
     &untouched::BESIDE,
@@ -34,6 +34,7 @@ pub const OURS: [&Ours; 16] = [
     &enrich::STATS,
     &enrich::FOLD,
     &enrich::FOLD_SHORT,
+    &enrich::FOLD_SHORT_BOTH,
     &FORWARD,
 ];
 

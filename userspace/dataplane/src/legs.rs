@@ -119,6 +119,8 @@ pub struct Legs(Arc<Shared>);
 struct Shared {
     /// `leg_look`, once the shortcut is open.
     look: OnceLock<OwnedFd>,
+    /// Whether legs may be shortened. False: the shortcut is not open yet, or was closed.
+    is_open: AtomicBool,
     /// Legs that are in, by the cookies of both their sockets.
     states: Mutex<HashMap<u64, Arc<State>>>,
     /// Legs that have ended, and whose applications had something to read then, or did not know of the end. As many as sockets of applications
@@ -142,6 +144,12 @@ impl Legs {
     pub(crate) fn open(&self, look: OwnedFd) {
         // Nobody else sets it.
         let _ = self.0.look.set(look);
+        self.0.is_open.store(true, Relaxed);
+    }
+
+    /// Closes the way, with the shortcut: nobody would look after a leg. It can be opened again.
+    pub(crate) fn close(&self) {
+        self.0.is_open.store(false, Relaxed);
     }
 
     /// The number of legs that are short.
@@ -171,7 +179,8 @@ impl Legs {
     /// # Errors
     /// The leg stays as it is.
     pub fn enter(&self, own: SockRef<'_>, application: LegApplication) -> Result<Leg, LongLeg> {
-        let look = self.0.look.get().ok_or(LongLeg::Off)?;
+        let is_open = self.0.is_open.load(Relaxed);
+        let look = self.0.look.get().filter(|_| is_open).ok_or(LongLeg::Off)?;
         let address = |a: io::Result<socket2::SockAddr>| {
             a.map_err(|_| LongLeg::Gone)?
                 .as_socket()

@@ -83,7 +83,7 @@ impl Services {
             caches: Caches::new(CacheMetrics::register(registry)?),
             mirrors: Mirrors::new(MirrorMetrics::register(registry)?),
             coalesce: CoalesceMetrics::register(registry)?,
-            folds: Folds::new(FoldMetrics::register(registry, &agents.tls.handshakes)?),
+            folds: Folds::new(FoldMetrics::register(registry, agents)?),
             frames: FrameMetrics::register(registry)?,
             stats: stats::Counted::register(registry, labels)?,
             statements: Arc::new(Statements::register(registry)?),

@@ -2,7 +2,10 @@
 
 use scylla::client::Compression;
 
-use super::{cassandra::PIPELINE, python, rust};
+use super::{
+    cassandra::{PAST_TCP, PIPELINE},
+    python, rust,
+};
 
 /// All of it, and `fold`.
 fn pipeline() -> String {
@@ -10,10 +13,21 @@ fn pipeline() -> String {
     format!("{steps}  {{ transform = \"fold\", connections = 2, share = 1024 }},\n]")
 }
 
+/// Settings with that pipeline, of a rule by which shared connections skip TCP, and flows' own.
+fn past_tcp() -> String {
+    format!("{PAST_TCP}\n{}", pipeline())
+}
+
 #[test]
 fn rust_driver() {
     let test = "fold::rust_driver";
     rust::enriched(test, "underpass_rust_fold", &pipeline(), None);
+}
+
+#[test]
+fn rust_driver_past_tcp() {
+    let test = "fold::rust_driver_past_tcp";
+    rust::enriched(test, "underpass_rust_fold_short", &past_tcp(), None);
 }
 
 #[test]
@@ -33,6 +47,12 @@ fn python_driver_v4_with_lz4() {
     // It compresses its token, too.
     let test = "fold::python_driver_v4_with_lz4";
     python::driver_in(test, "enrich", 4, "lz4", "fold_v4", &pipeline());
+}
+
+#[test]
+fn python_driver_v5_past_tcp() {
+    let test = "fold::python_driver_v5_past_tcp";
+    python::driver_in(test, "enrich", 5, "none", "fold_short", &past_tcp());
 }
 
 #[test]

@@ -4,8 +4,10 @@
 mod bounds;
 mod encrypted;
 mod hostile;
+mod long;
 mod peer;
 mod scripted;
+mod short;
 
 use std::{
     collections::BTreeMap,
@@ -76,6 +78,12 @@ fn ended(world: &World<'_>, why: &str) -> u64 {
 
 fn shared(world: &World<'_>) -> u64 {
     sample(world, "connections", "rule=\"r\"")
+}
+
+/// A client of the database that is reached at this address.
+fn peer_at(world: &World<'_>, to: SocketAddr, version: u8) -> Peer {
+    let stream = world.sandbox.client(|| peer::connect(to)).unwrap();
+    Peer::begin(stream, version, None)
 }
 
 /// Asks until one of its requests was folded.

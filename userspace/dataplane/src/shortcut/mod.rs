@@ -277,6 +277,7 @@ impl Shortcut {
 
     /// From now on flows return to TCP.
     pub(crate) fn close(&mut self) -> Result<(), AttachError> {
+        self.legs.close();
         self.set_limits(abi::ShortcutLimits {
             until_ns: 0,
             host_pages: 0,

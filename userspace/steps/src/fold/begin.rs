@@ -1,19 +1,28 @@
 //! The opening of a shared connection: it begins as the first of its flows has begun, encrypted or
-//! not, with that flow's STARTUP, its token, and a USE.
+//! not, with that flow's STARTUP, its token, and a USE. It skips TCP if their rule lets the database's sockets
+//! into a sockmap.
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use cql_client::{Client, Hello, NoAnswer, Version};
 use cql_edit::Incoming;
+use dataplane::{Legs, LongLeg};
+use policy::RuleName;
+use telemetry::Rarely;
 use tls::{Failure, Handshakes, Side, Towards};
 #[cfg(feature = "by-hand")]
 use tokio::{io::DuplexStream, sync::mpsc::UnboundedSender};
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::TcpStream,
     time::{Instant, error::Elapsed, timeout_at},
 };
 
-use super::identity::Identity;
+use super::{identity::Identity, metrics::Counters, plain_stream::PlainStream};
 use crate::{register::Dials, stream::Stream};
 
 /// The time limit for connecting, TLS, logging in and USE.
@@ -24,14 +33,24 @@ const OPENING: Duration = Duration::from_secs(5);
 #[cfg(feature = "by-hand")]
 const IN_MEMORY_BYTES: usize = 1 << 10;
 
+/// An application can connect as often as it likes.
+static TAKES_TCP: Rarely = Rarely::new();
+
 /// The way in which connections to databases are begun.
 #[derive(Debug)]
 pub(super) enum Connects {
-    /// With a socket.
-    ByProbe(Dials),
+    /// With a socket, which can be entered as a short leg. Both are set when the agent attaches to the host.
+    ByProbe(Dials, Arc<OnceLock<Legs>>),
     /// In memory, and without TLS: whoever has made the step is sent the database's end.
     #[cfg(feature = "by-hand")]
     ByHand(UnboundedSender<DuplexStream>),
+}
+
+/// A connection that stands.
+enum Connected {
+    Plain(PlainStream),
+    /// One whose bytes are not what the socket carries, or that has no socket.
+    Other(Stream),
 }
 
 impl Connects {
@@ -41,9 +60,9 @@ impl Connects {
         of: &Identity,
         until: Instant,
         handshakes: &Handshakes,
-    ) -> io::Result<Stream> {
+    ) -> io::Result<Connected> {
         match self {
-            Self::ByProbe(dials) => {
+            Self::ByProbe(dials, _) => {
                 let dials = dials.get().ok_or(io::ErrorKind::NotConnected)?;
                 let connected = timeout_at(until, dials.connect(of.database)).await;
                 let stream = connected.unwrap_or_else(late)?;
@@ -53,8 +72,17 @@ impl Connects {
             Self::ByHand(ends) => {
                 let (own, end) = tokio::io::duplex(IN_MEMORY_BYTES);
                 ends.send(end).map_err(|_| io::ErrorKind::NotConnected)?;
-                Ok(Box::new(own))
+                Ok(Connected::Other(Box::new(own)))
             }
+        }
+    }
+
+    /// Returns the way to have a connection skip TCP.
+    fn legs(&self) -> Option<&Legs> {
+        match self {
+            Self::ByProbe(_, legs) => legs.get(),
+            #[cfg(feature = "by-hand")]
+            Self::ByHand(_) => None,
         }
     }
 }
@@ -66,12 +94,37 @@ impl Connects {
 /// limit.
 pub(super) async fn open(
     connects: &Connects,
+    rule: &RuleName,
     of: &Identity,
-    handshakes: &Handshakes,
+    counters: &Counters,
 ) -> io::Result<(Stream, Incoming)> {
     let until = Instant::now() + OPENING;
-    let stream = connects.connect(of, until, handshakes).await?;
-    is_let_in(stream, of, until).await
+    let connected = connects.connect(of, until, &counters.handshakes).await?;
+    let takes_tcp = |why: &LongLeg| {
+        counters.long_legs.with_label_values(&[why.as_str()]).inc();
+        TAKES_TCP.say(|not_said_before| {
+            let database = of.database;
+            tracing::info!(%rule, %database, not_said_before, "a shared connection takes TCP: {why}");
+        });
+    };
+    match connected {
+        Connected::Plain(stream) => {
+            let (mut stream, incoming) = is_let_in(stream, of, until).await?;
+            if of.skips_tcp {
+                // The database has answered on it, so its socket is in the mode in which it stays.
+                let entered = connects.legs().ok_or(LongLeg::Off);
+                let entered = entered.and_then(|legs| stream.skip_tcp(legs));
+                let _ = entered.inspect_err(takes_tcp);
+            }
+            Ok((Box::new(stream), incoming))
+        }
+        Connected::Other(stream) => {
+            if of.skips_tcp {
+                takes_tcp(&LongLeg::Tls);
+            }
+            is_let_in(stream, of, until).await
+        }
+    }
 }
 
 fn late<T>(_: Elapsed) -> io::Result<T> {
@@ -84,9 +137,9 @@ async fn shakes_hands(
     towards: &Towards,
     until: Instant,
     handshakes: &Handshakes,
-) -> io::Result<Stream> {
+) -> io::Result<Connected> {
     let Towards::Tls(named) = towards else {
-        return Ok(Box::new(stream));
+        return Ok(Connected::Plain(PlainStream::new(stream)));
     };
     let side = Side::Database;
     let begun = timeout_at(until, named.begin(stream)).await;
@@ -98,7 +151,7 @@ async fn shakes_hands(
     match begun {
         Ok(stream) => {
             handshakes.succeeded(side);
-            Ok(Box::new(stream))
+            Ok(Connected::Other(Box::new(stream)))
         }
         Err((failure, error)) => {
             handshakes.failed(side, failure);
@@ -107,11 +160,11 @@ async fn shakes_hands(
     }
 }
 
-async fn is_let_in(
-    stream: Stream,
+async fn is_let_in<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
     of: &Identity,
     until: Instant,
-) -> io::Result<(Stream, Incoming)> {
+) -> io::Result<(S, Incoming)> {
     let opening = &*of.opening;
     let version = Version::try_from(opening.version).map_err(io::Error::other)?;
     let hello = Hello {

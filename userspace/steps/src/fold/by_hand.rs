@@ -13,7 +13,8 @@ use dataplane::{ClientAddr, OrigDst, Process};
 use flow::Flow;
 use policy::RuleName;
 use prometheus::Registry;
-use tls::{Handshakes, Towards};
+use telemetry::Metrics;
+use tls::Towards;
 use tokio::{
     io::{AsyncRead as _, AsyncWrite as _, DuplexStream, ReadBuf},
     runtime::{Builder, Runtime},
@@ -56,8 +57,8 @@ impl FoldSettings {
     pub fn by_hand(self, rule: &RuleName) -> Result<(Arc<dyn Transform>, ByHand), String> {
         let settings = self.checked()?;
         let registry = Registry::new();
-        let metrics = Handshakes::register(&registry)
-            .and_then(|handshakes| FoldMetrics::register(&registry, &handshakes));
+        let metrics = Metrics::register(&registry, &[])
+            .and_then(|agents| FoldMetrics::register(&registry, &agents));
         let metrics = metrics.map_err(|error| error.to_string())?;
         let runtime = Builder::new_current_thread().enable_time().build();
         let runtime = runtime.map_err(|error| error.to_string())?;

@@ -18,6 +18,8 @@ pub(super) struct Identity {
     /// The encryption of the flows' own connections. A flow without TLS shares with none that has
     /// TLS, nor flows with different names or certificates.
     pub(super) towards: Towards,
+    /// Whether their rule lets the database's sockets into a sockmap.
+    pub(super) skips_tcp: bool,
     pub(super) keyspace: Option<Box<str>>,
     /// The opening of the first flow.
     pub(super) opening: Arc<Opening>,
@@ -34,12 +36,14 @@ impl Identity {
     /// Makes the identity of a flow. `None`: its STARTUP cannot be read.
     pub(super) fn of(
         (database, towards): (SocketAddr, &Towards),
+        skips_tcp: bool,
         keyspace: Option<&str>,
         opening: &Arc<Opening>,
     ) -> Option<Self> {
         Some(Self {
             database,
             towards: towards.clone(),
+            skips_tcp,
             keyspace: keyspace.map(Box::from),
             opening: opening.clone(),
             asks: asks(&opening.startup)?,
@@ -79,6 +83,7 @@ impl PartialEq for Identity {
         let (own, others) = (&self.opening, &other.opening);
         self.database == other.database
             && self.towards == other.towards
+            && self.skips_tcp == other.skips_tcp
             && self.keyspace == other.keyspace
             && self.asks == other.asks
             && own.version == others.version
@@ -100,7 +105,7 @@ fn is_same(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// The hash contains a token, so the table's hash has to be keyed at random, as that of a `HashMap`
-/// is. `towards` is left out: few identities differ in it alone.
+/// is. `towards` and `skips_tcp` are left out: few identities differ in them alone.
 impl Hash for Identity {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.database.hash(state);
@@ -160,7 +165,7 @@ mod tests {
             token: token.map(|token| token.as_bytes().to_vec().into()),
         };
         let at = ([127, 0, 0, 1], 9042).into();
-        Identity::of((at, towards), keyspace, &Arc::new(opening)).unwrap()
+        Identity::of((at, towards), false, keyspace, &Arc::new(opening)).unwrap()
     }
 
     #[test]
@@ -203,7 +208,7 @@ mod tests {
                 token: None,
             };
             let at = (database, port).into();
-            Identity::of((at, &Towards::Plain), None, &Arc::new(opening)).unwrap()
+            Identity::of((at, &Towards::Plain), false, None, &Arc::new(opening)).unwrap()
         };
         let one = || of([127, 0, 0, 1], 9042, 4, Compression::None);
         let all: HashSet<Identity> = [one(), one()].into();

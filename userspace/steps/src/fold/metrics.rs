@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use strum::{IntoStaticStr, VariantNames};
-use telemetry::counters_by;
+use telemetry::{Metrics, counters_by};
 use tls::Handshakes;
 
 /// The outcome of a request.
@@ -73,6 +73,7 @@ pub struct FoldMetrics {
     writes: IntCounterVec,
     reads: IntCounterVec,
     handshakes: Handshakes,
+    long_legs: IntCounterVec,
 }
 
 /// The counters of one rule, each looked up once.
@@ -85,15 +86,17 @@ pub(super) struct Counters {
     pub(super) reads: IntCounter,
     /// The handshakes of all rules, and of flows' own connections as well.
     pub(super) handshakes: Handshakes,
+    /// The connections of all rules that were to skip TCP, and do not, by reason; those of flows' own as well.
+    pub(super) long_legs: IntCounterVec,
 }
 
 impl FoldMetrics {
-    /// Declares and registers the metrics, except handshakes, which are counted with those of
-    /// flows.
+    /// Declares and registers the metrics. `agents`: the agent's own, with which handshakes are counted, and connections
+    /// that were to skip TCP.
     ///
     /// # Errors
     /// Two metrics of one name.
-    pub fn register(registry: &Registry, handshakes: &Handshakes) -> prometheus::Result<Self> {
+    pub fn register(registry: &Registry, agents: &Metrics) -> prometheus::Result<Self> {
         let connections = IntGaugeVec::new(
             Opts::new(
                 "underpass_fold_connections",
@@ -138,7 +141,8 @@ impl FoldMetrics {
                  many answers as come at once; a long answer takes several reads.",
                 &["rule"],
             )?,
-            handshakes: handshakes.clone(),
+            handshakes: agents.tls.handshakes.clone(),
+            long_legs: agents.flows.long_legs.clone(),
         })
     }
 
@@ -161,6 +165,7 @@ impl FoldMetrics {
             writes: self.writes.with_label_values(&[rule]),
             reads: self.reads.with_label_values(&[rule]),
             handshakes: self.handshakes.clone(),
+            long_legs: self.long_legs.clone(),
         }
     }
 }

@@ -7,7 +7,7 @@
 //! - `settings`, `metrics`.
 //! - `identity`: the test whether flows are alike. `pools`: the flows that share connections.
 //! - `shared_connection`: a shared connection as flows see it; `task`: its task; `begin`: its
-//!   opening.
+//!   opening; `plain_stream`: its bytes, where they are not encrypted.
 //! - `room`: the limit on long answers that wait.
 //! - `by_hand`: the step for whoever carries the bytes of shared connections himself, as a test does.
 //!
@@ -19,6 +19,7 @@ mod begin;
 mod by_hand;
 mod identity;
 mod metrics;
+mod plain_stream;
 mod pools;
 mod room;
 mod settings;
@@ -245,7 +246,13 @@ fn member(
     if shared.settings.encrypts && *towards == Towards::Plain {
         return Err(Became::Unencrypted);
     }
-    let identity = Identity::of((at, towards), caller.keyspace.as_deref(), opening);
+    let skips_tcp = flow.opted_in().takes_database();
+    let identity = Identity::of(
+        (at, towards),
+        skips_tcp,
+        caller.keyspace.as_deref(),
+        opening,
+    );
     let identity = identity.ok_or(Became::Handshake)?;
     let member = shared.join(identity).ok_or(Became::Identities)?;
     let member = Arc::new(member);

@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     fmt, io,
     sync::{
-        Arc, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread,
@@ -13,7 +13,7 @@ use std::{
 };
 
 use cql_edit::{Carrier, Ticket, transforms::Prepared};
-use dataplane::backends::Probe;
+use dataplane::{Legs, backends::Probe};
 use parking_lot::{Mutex, MutexGuard};
 use policy::RuleName;
 use tokio::runtime::Handle;
@@ -45,6 +45,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Folds {
     open: Register<Shared>,
+    legs: Arc<OnceLock<Legs>>,
     metrics: FoldMetrics,
     room: Arc<Room>,
 }
@@ -91,14 +92,17 @@ impl Folds {
     pub fn new(metrics: FoldMetrics) -> Self {
         Self {
             open: Register::new(),
+            legs: Arc::default(),
             metrics,
             room: Room::new(),
         }
     }
 
-    /// Gives the probe with which databases are reached from now on.
-    pub fn dial_by(&self, probe: Probe) {
+    /// Gives the probe with which databases are reached from now on, and the way in which connections to them skip TCP.
+    pub fn dial_by(&self, probe: Probe, legs: Legs) {
         self.open.dial_by(probe);
+        // An agent has one for its whole life.
+        let _ = self.legs.set(legs);
     }
 
     /// Gives each metric a first sample, so that the documentation sees it.
@@ -111,7 +115,7 @@ impl Folds {
         let is_same = |shared: &Shared| shared.rule == *rule && shared.settings == *settings;
         self.open.one(is_same, |dials| {
             let counters = self.metrics.of(rule.as_str());
-            let connects = Connects::ByProbe(dials);
+            let connects = Connects::ByProbe(dials, self.legs.clone());
             let room = self.room.clone();
             Ok(Shared::new(rule, settings, counters, connects, room))
         })
@@ -337,7 +341,8 @@ impl Carrier for Member {
 mod tests {
     use cql::Compression;
     use cql_edit::Opening;
-    use tls::{Handshakes, Towards};
+    use telemetry::Metrics;
+    use tls::Towards;
 
     use super::*;
     use crate::fold::{FoldMetrics, FoldSettings};
@@ -345,8 +350,8 @@ mod tests {
     #[test]
     fn there_are_so_many_identities_and_no_more() {
         let registry = prometheus::Registry::new();
-        let handshakes = Handshakes::register(&registry).unwrap();
-        let metrics = FoldMetrics::register(&registry, &handshakes).unwrap();
+        let agents = Metrics::register(&registry, &[]).unwrap();
+        let metrics = FoldMetrics::register(&registry, &agents).unwrap();
         let settings = toml::from_str::<FoldSettings>("")
             .unwrap()
             .checked()
@@ -361,7 +366,7 @@ mod tests {
         });
         let join = |port: usize| {
             let at = ([127, 0, 0, 1], port as u16).into();
-            shared.join(Identity::of((at, &Towards::Plain), None, &opening).unwrap())
+            shared.join(Identity::of((at, &Towards::Plain), false, None, &opening).unwrap())
         };
         let mut members: Vec<Member> = (1..=MAX_POOLS).map(|n| join(n).unwrap()).collect();
         assert!(join(MAX_POOLS + 1).is_none());

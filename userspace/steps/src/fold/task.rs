@@ -73,8 +73,7 @@ pub(super) async fn run(connection: Arc<SharedConnection>, shared: Arc<Shared>, 
         connection: connection.clone(),
         shared: shared.clone(),
     };
-    let handshakes = &shared.counters.handshakes;
-    let opened = begin::open(&shared.connects, &of, handshakes).await;
+    let opened = begin::open(&shared.connects, &shared.rule, &of, &shared.counters).await;
     let (stream, incoming) = match opened {
         Ok(opened) => opened,
         Err(error) => {
@@ -318,7 +317,8 @@ mod tests {
     use cql::Compression;
     use cql_edit::Opening;
     use policy::RuleName;
-    use tls::{Handshakes, Towards};
+    use telemetry::Metrics;
+    use tls::Towards;
     use tokio::io;
 
     use super::*;
@@ -370,8 +370,8 @@ mod tests {
     #[tokio::test]
     async fn what_tls_has_taken_goes_on_when_the_socket_takes_it() {
         let registry = prometheus::Registry::new();
-        let handshakes = Handshakes::register(&registry).unwrap();
-        let metrics = FoldMetrics::register(&registry, &handshakes).unwrap();
+        let agents = Metrics::register(&registry, &[]).unwrap();
+        let metrics = FoldMetrics::register(&registry, &agents).unwrap();
         let settings = toml::from_str::<FoldSettings>("")
             .unwrap()
             .checked()
@@ -384,7 +384,7 @@ mod tests {
             token: None,
         };
         let at = ([127, 0, 0, 1], 9042).into();
-        let of = Identity::of((at, &Towards::Plain), None, &Arc::new(opening)).unwrap();
+        let of = Identity::of((at, &Towards::Plain), false, None, &Arc::new(opening)).unwrap();
         let (connection, shared, keeps) =
             (SharedConnection::new(), shared.unwrap(), Keeps::default());
         let went = keeps.went.clone();

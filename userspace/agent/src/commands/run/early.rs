@@ -303,7 +303,7 @@ pub(super) fn attach(
         .lock()
         .unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
     early.services.caches.dial_by(probe);
-    early.services.folds.dial_by(probe);
+    early.services.folds.dial_by(probe, legs.clone());
     early.services.lookups.dial_by(probe);
     early.services.mirrors.dial_by(probe);
     early.services.collectors.dial_by(probe);

@@ -4,7 +4,6 @@ use std::{
     net::{SocketAddr, TcpStream},
     path::PathBuf,
     sync::Arc,
-    thread,
 };
 
 use cql_node::NodeOptions;
@@ -14,10 +13,13 @@ use tempfile::TempDir;
 use super::{
     FOLD, RESULT, SELECT, asked, became, ended, everybody_at,
     hostile::WAITS,
+    long::passes_both_ways,
     peer::{Peer, connect},
-    rule_with,
+    peer_at as peer, rule_with,
     scripted::{Does, Scripted, has, stream_of},
-    select, shared, until_folded,
+    shared,
+    short::{LETS_DATABASE_IN, long_legs, short_legs},
+    until_folded,
 };
 use crate::common::{
     certs::{Authority, NAME, file},
@@ -91,11 +93,6 @@ impl Believed {
         let connection = ClientConnection::new(config, name.try_into().unwrap()).unwrap();
         Peer::begin(StreamOwned::new(connection, stream), 4, None)
     }
-}
-
-fn peer(world: &World<'_>, to: SocketAddr, version: u8) -> Peer {
-    let stream = world.sandbox.client(|| connect(to)).unwrap();
-    Peer::begin(stream, version, None)
 }
 
 /// Handshakes with databases: with this reason those that failed, without those that did not.
@@ -343,66 +340,34 @@ fn one_that_ends_is_lost_whether_that_is_said_or_not() {
 
 #[test]
 fn what_is_long_passes_both_ways() {
-    const LONG_BYTES: usize = 3 << 20;
-    /// Each is as long as may be shared, and all together more than sockets take at once.
-    const WRITES: usize = 60;
-    const WRITE_BYTES: usize = 60_000;
-    const READS: usize = 8;
     let believed = Believed::new();
     let shows = believed.server(&[NAME]);
     for version in [4, 5] {
         world_of(2, NodeOptions::default(), |world| {
             let front = Front::of(world.sandbox, world.database.addr(), &shows);
             rule_with(world, front.addr, FOLD, &believed.named());
-            let mut reads = peer(world, front.addr, version);
-            let mut writes = peer(world, front.addr, version);
-            until_folded(world, &mut reads);
-            until_folded(world, &mut writes);
-            let long = "x".repeat(LONG_BYTES);
-            let text = format!("INSERT INTO shop.orders (id, v) VALUES (1000, '{long}')");
-            assert_eq!(reads.ask(&query(version, 1, &text)).0, RESULT);
-            assert_eq!(became(world, "large"), 1);
-            let before = became(world, "folded");
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    let all: Vec<_> = (0..WRITES)
-                        .map(|id| query(version, id as i16, &write(id, WRITE_BYTES)))
-                        .collect();
-                    writes.send(&all);
-                    for _ in 0..WRITES {
-                        assert_eq!(writes.next().1[4], RESULT);
-                    }
-                });
-                let all: Vec<_> = (0..READS)
-                    .map(|n| query(version, n as i16, &select(1000)))
-                    .collect();
-                reads.send(&all);
-                for _ in 0..READS {
-                    assert!(value(&reads.next().1[9..]) == long, "another value");
-                }
-            });
-            for id in 0..WRITES {
-                let (_, body) = reads.ask(&query(version, 1, &select(id)));
-                assert!(value(&body) == text_of(id, WRITE_BYTES), "{id}");
-            }
-            let folded = became(world, "folded") - before;
-            assert_eq!(folded, (2 * WRITES + READS) as u64);
+            passes_both_ways(world, front.addr, version);
         });
     }
 }
 
-/// A different one for each.
-fn text_of(id: usize, bytes: usize) -> String {
-    format!("{id} ").repeat(bytes).chars().take(bytes).collect()
-}
-
-fn write(id: usize, bytes: usize) -> String {
-    let text = text_of(id, bytes);
-    format!("INSERT INTO shop.orders (id, v) VALUES ({id}, '{text}')")
-}
-
-/// Second column of the only row.
-fn value(body: &[u8]) -> String {
-    let rows = cql_edit::Page::read(body).unwrap().rows;
-    String::from_utf8(rows[0][1].unwrap().to_vec()).unwrap()
+#[test]
+fn an_encrypted_connection_takes_tcp() {
+    let believed = Believed::new();
+    let shows = believed.server(&[NAME]);
+    world(|world| {
+        let front = Front::of(world.sandbox, world.database.addr(), &shows);
+        let keys = format!("{LETS_DATABASE_IN}\n{}", believed.named());
+        rule_with(world, front.addr, FOLD, &keys);
+        let mut peer = peer(world, front.addr, 4);
+        until_folded(world, &mut peer);
+        // Its own, and the shared one.
+        assert_eq!((long_legs(world, "tls"), short_legs(world)), (2, 0));
+        assert!(
+            world
+                .agent
+                .log()
+                .contains("a shared connection takes TCP: it speaks TLS")
+        );
+    });
 }

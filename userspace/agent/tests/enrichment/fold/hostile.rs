@@ -14,11 +14,13 @@ use std::{
 use cassandra_protocol::compression::Compression as Codec;
 
 use super::{
-    RESULT, became, ended,
+    FOLD, RESULT, became, ended,
     peer::{Peer, connect},
-    rule,
+    rule, rule_with,
     scripted::{Does, Scripted, has, stream_of},
-    shared, until_folded,
+    shared,
+    short::{LETS_DATABASE_IN, short_legs},
+    until_folded,
 };
 use crate::common::{
     eventually,
@@ -42,8 +44,15 @@ pub(super) fn folds_at(world: &World<'_>, to: SocketAddr, settings: &str) {
 
 pub(super) const WAITS: &str = "SELECT v FROM shop.orders WHERE id = 7";
 
-/// A shared connection is lost in this way, when it is asked something to end it: whoever waits is, too.
-fn expect_lost(why: &str, ends: impl Fn(&[u8]) -> Does + Send + Sync + 'static) {
+/// A shared connection is lost in this way, when it is asked something to end it: whoever waits is, too. Whether it takes TCP
+/// or not.
+fn expect_lost(why: &str, ends: impl Fn(&[u8]) -> Does + Clone + Send + Sync + 'static) {
+    for keys in ["", LETS_DATABASE_IN] {
+        expect_lost_with(keys, why, ends.clone());
+    }
+}
+
+fn expect_lost_with(keys: &str, why: &str, ends: impl Fn(&[u8]) -> Does + Send + Sync + 'static) {
     world(|world| {
         let database = Scripted::start(world, move |_, asked| {
             if has(asked, "id = 7") {
@@ -54,11 +63,13 @@ fn expect_lost(why: &str, ends: impl Fn(&[u8]) -> Does + Send + Sync + 'static) 
                 false => Does::Says(void(4, stream_of(asked))),
             }
         });
-        folds_at(world, database.addr, "");
+        rule_with(world, database.addr, FOLD, keys);
         let [mut waits, mut ends, mut stands_by] = [(); 3].map(|()| peer(world, database.addr));
         for peer in [&mut waits, &mut ends, &mut stands_by] {
             until_folded(world, peer);
         }
+        let short = if keys.is_empty() { 0 } else { 4 };
+        assert_eq!(short_legs(world), short, "theirs, and the shared one");
         let before = became(world, "folded");
         waits.send(&[query(4, 3, WAITS)]);
         eventually("one waits", || became(world, "folded") > before);
@@ -80,6 +91,7 @@ fn expect_lost(why: &str, ends: impl Fn(&[u8]) -> Does + Send + Sync + 'static) 
         until_folded(world, &mut stands_by);
         assert_eq!(shared(world), 1);
         drop(stands_by);
+        eventually("no leg is left", || short_legs(world) == 0);
         database.ends(world);
     });
 }

@@ -1,14 +1,17 @@
 //! A database that does as a test tells it.
 
 use std::{
-    io::{Read, Write},
+    io::{self, ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
+    os::fd::AsFd,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
 };
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::common::{
     frames::{ready, void},
@@ -95,13 +98,52 @@ impl Scripted {
     }
 }
 
-fn serve(mut stream: TcpStream, number: usize, does: &dyn Fn(usize, &[u8]) -> Does) {
-    answers(&mut stream, number, does);
-    // There is another descriptor of it.
-    let _ = stream.shutdown(std::net::Shutdown::Both);
+/// A socket that does not block, as those of databases do not.
+struct Polled(TcpStream);
+
+impl Polled {
+    fn does<T>(
+        &mut self,
+        waits_for: PollFlags,
+        mut what: impl FnMut(&mut TcpStream) -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            match what(&mut self.0) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let mut waits = [PollFd::new(self.0.as_fd(), waits_for)];
+                    poll(&mut waits, PollTimeout::NONE)?;
+                }
+                done => return done,
+            }
+        }
+    }
 }
 
-fn answers(stream: &mut TcpStream, number: usize, does: &dyn Fn(usize, &[u8]) -> Does) {
+impl Read for Polled {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.does(PollFlags::POLLIN, |stream| stream.read(buffer))
+    }
+}
+
+impl Write for Polled {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.does(PollFlags::POLLOUT, |stream| stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+fn serve(stream: TcpStream, number: usize, does: &dyn Fn(usize, &[u8]) -> Does) {
+    stream.set_nonblocking(true).unwrap();
+    let mut stream = Polled(stream);
+    answers(&mut stream, number, does);
+    // There is another descriptor of it.
+    let _ = stream.0.shutdown(std::net::Shutdown::Both);
+}
+
+fn answers(stream: &mut Polled, number: usize, does: &dyn Fn(usize, &[u8]) -> Does) {
     loop {
         let mut asked = vec![0; 9];
         if stream.read_exact(&mut asked).is_err() {

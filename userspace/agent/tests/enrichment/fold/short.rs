@@ -1,0 +1,109 @@
+//! Rules with `shortcut`: what shared connections exchange with a database on this host skips TCP.
+
+use cql_node::NodeOptions;
+
+use super::{
+    FOLD, RESULT, SELECT, became, everybody, long::passes_both_ways, peer::Peer, rule_with, shared,
+    until_folded,
+};
+use crate::common::{
+    eventually,
+    frames::query,
+    world::{World, world, world_of},
+};
+
+pub(super) const LETS_DATABASE_IN: &str = "shortcut = \"database\"";
+
+pub(super) fn short_legs(world: &World<'_>) -> usize {
+    world.agent.metric("underpass_short_legs").unwrap() as usize
+}
+
+pub(super) fn long_legs(world: &World<'_>, reason: &str) -> usize {
+    let sample = format!("underpass_long_legs_total{{reason=\"{reason}\"}}");
+    world.agent.metric(&sample).unwrap() as usize
+}
+
+fn past_tcp(world: &World<'_>) -> f64 {
+    let sample = "underpass_shortcut_messages_total{way=\"shortcut\"}";
+    world.agent.metric(sample).unwrap()
+}
+
+/// Messages that took TCP on a connection that skips it, for this reason.
+fn by_tcp(world: &World<'_>, reason: &str) -> f64 {
+    let sample = format!("underpass_shortcut_messages_total{{way=\"{reason}\"}}");
+    world.agent.metric(&sample).unwrap()
+}
+
+#[test]
+fn shared_connections_skip_tcp_where_the_rule_lets_the_database_in() {
+    const ASKED: usize = 100;
+    // The clients' sockets block.
+    for (keys, is_short) in [
+        ("", false),
+        ("shortcut = \"client\"", false),
+        (LETS_DATABASE_IN, true),
+        ("shortcut = true", true),
+    ] {
+        world(|world| {
+            rule_with(world, world.database.addr(), FOLD, keys);
+            let mut peer = Peer::of(world, 4);
+            until_folded(world, &mut peer);
+            let (before, folded) = (past_tcp(world), became(world, "folded"));
+            for _ in 0..ASKED {
+                assert_eq!(peer.ask(&query(4, 1, SELECT)).0, RESULT);
+            }
+            assert_eq!(became(world, "folded") - folded, ASKED as u64, "{keys}");
+            // Its own connection is idle: each request and each answer is one on the shared one.
+            let expected = if is_short { 2 * ASKED } else { 0 };
+            assert_eq!(past_tcp(world) - before, expected as f64, "{keys}");
+            assert_eq!(short_legs(world), if is_short { 2 } else { 0 }, "{keys}");
+            drop(peer);
+            eventually("both have ended", || {
+                (shared(world), short_legs(world)) == (0, 0)
+            });
+            if is_short {
+                everybody(world, 4);
+                everybody(world, 5);
+            }
+        });
+    }
+}
+
+#[test]
+fn what_is_long_passes_both_ways() {
+    for version in [4, 5] {
+        world_of(2, NodeOptions::default(), |world| {
+            rule_with(world, world.database.addr(), FOLD, LETS_DATABASE_IN);
+            passes_both_ways(world, world.database.addr(), version);
+            let mut peer = Peer::of(world, version);
+            until_folded(world, &mut peer);
+            let before = past_tcp(world);
+            assert_eq!(peer.ask(&query(version, 1, SELECT)).0, RESULT);
+            // What was too long for it took TCP, and what follows does not.
+            assert_eq!(past_tcp(world) - before, 2.0);
+            assert!(by_tcp(world, "bulk") > 0.0);
+        });
+    }
+}
+
+/// A flow stays in the pool of the rule that it had when it joined; one that joins under another shares with its like.
+#[test]
+fn flows_share_with_those_whose_rule_says_the_same() {
+    world(|world| {
+        let sets = |keys| rule_with(world, world.database.addr(), FOLD, keys);
+        sets("");
+        let mut long = Peer::of(world, 4);
+        until_folded(world, &mut long);
+        sets(LETS_DATABASE_IN);
+        let mut short = Peer::of(world, 4);
+        until_folded(world, &mut short);
+        assert_eq!((shared(world), short_legs(world)), (2, 2));
+        let before = past_tcp(world);
+        until_folded(world, &mut long);
+        assert_eq!(past_tcp(world), before);
+        sets("");
+        until_folded(world, &mut short);
+        assert!(past_tcp(world) > before, "as it began");
+        assert_eq!(shared(world), 2);
+    });
+}
