@@ -312,8 +312,7 @@ fn another_database_or_version_has_another_connection() {
         let [one, two] = ports.map(|port| format!("\":{port}\""));
         policy(world, &format!("{one}, {two}"), FOLD, "");
         let at = |to: SocketAddr, version| {
-            let stream = world.sandbox.client(|| peer::connect(to)).unwrap();
-            let mut peer = Peer::begin(stream, version, None);
+            let mut peer = peer_at(world, to, version);
             until_folded(world, &mut peer);
             peer
         };

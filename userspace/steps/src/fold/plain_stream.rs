@@ -28,15 +28,15 @@ impl PlainStream {
     /// Has the connection skip TCP from now on. To be called once the database has answered on it.
     ///
     /// # Errors
-    /// It takes TCP, as before.
+    /// The connection takes TCP, as before.
     pub(super) fn skip_tcp(&mut self, legs: &Legs) -> Result<(), LongLeg> {
         let own = SockRef::from(&self.socket);
         self.leg = Some(legs.enter(own, LegApplication::Database)?);
         Ok(())
     }
 
-    /// Has the connection take TCP from now on. False: it has already.
-    fn takes_tcp(&self) -> bool {
+    /// Has the connection take TCP from now on. False: it does already.
+    fn leave_sockmap(&self) -> bool {
         self.leg.as_ref().is_some_and(Leg::leave)
     }
 }
@@ -66,7 +66,7 @@ impl AsyncWrite for PlainStream {
             ready!(self.socket.poll_write_ready(cx))?;
             match self.socket.try_write(bytes) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == ErrorKind::OutOfMemory && self.takes_tcp() => {}
+                Err(error) if error.kind() == ErrorKind::OutOfMemory && self.leave_sockmap() => {}
                 done => return Poll::Ready(done),
             }
         }

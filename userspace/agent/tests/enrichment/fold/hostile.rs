@@ -16,7 +16,7 @@ use cassandra_protocol::compression::Compression as Codec;
 use super::{
     FOLD, RESULT, became, ended,
     peer::{Peer, connect},
-    rule, rule_with,
+    peer_at, rule, rule_with,
     scripted::{Does, Scripted, has, stream_of},
     shared,
     short::{LETS_DATABASE_IN, short_legs},
@@ -34,8 +34,7 @@ const EVENT: u8 = 0x0C;
 const BATCH: u8 = 0x0D;
 
 pub(super) fn peer(world: &World<'_>, to: SocketAddr) -> Peer {
-    let stream = world.sandbox.client(|| connect(to)).unwrap();
-    Peer::begin(stream, 4, None)
+    peer_at(world, to, 4)
 }
 
 pub(super) fn folds_at(world: &World<'_>, to: SocketAddr, settings: &str) {

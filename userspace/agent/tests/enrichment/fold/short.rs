@@ -23,15 +23,14 @@ pub(super) fn long_legs(world: &World<'_>, reason: &str) -> usize {
     world.agent.metric(&sample).unwrap() as usize
 }
 
-fn past_tcp(world: &World<'_>) -> f64 {
-    let sample = "underpass_shortcut_messages_total{way=\"shortcut\"}";
-    world.agent.metric(sample).unwrap()
+/// Messages of connections that skip TCP, by the way that they took.
+fn messages(world: &World<'_>, way: &str) -> f64 {
+    let sample = format!("underpass_shortcut_messages_total{{way=\"{way}\"}}");
+    world.agent.metric(&sample).unwrap()
 }
 
-/// Messages that took TCP on a connection that skips it, for this reason.
-fn by_tcp(world: &World<'_>, reason: &str) -> f64 {
-    let sample = format!("underpass_shortcut_messages_total{{way=\"{reason}\"}}");
-    world.agent.metric(&sample).unwrap()
+fn past_tcp(world: &World<'_>) -> f64 {
+    messages(world, "shortcut")
 }
 
 #[test]
@@ -81,7 +80,7 @@ fn what_is_long_passes_both_ways() {
             assert_eq!(peer.ask(&query(version, 1, SELECT)).0, RESULT);
             // What was too long for it took TCP, and what follows does not.
             assert_eq!(past_tcp(world) - before, 2.0);
-            assert!(by_tcp(world, "bulk") > 0.0);
+            assert!(messages(world, "bulk") > 0.0);
         });
     }
 }
