@@ -181,6 +181,7 @@ pub struct ShortcutCounters {
 struct Described {
     flows: IntGauge,
     legs: IntGauge,
+    without_memory: IntCounter,
     messages: IntCounterVec,
     bytes: IntCounterVec,
     nudges: IntCounter,
@@ -196,6 +197,11 @@ impl Described {
             legs: IntGauge::new(
                 "underpass_short_legs",
                 "Connections between an application and the agent that skip TCP.",
+            )?,
+            without_memory: IntCounter::new(
+                "underpass_legs_out_of_memory_total",
+                "Connections between an application and the agent that skipped TCP and take it since, because the memory cgroup of \
+                 the application's socket had no room.",
             )?,
             messages: IntCounterVec::new(
                 Opts::new(
@@ -223,6 +229,7 @@ impl Described {
         let read = Self::empty()?;
         read.flows.set(counts.flows.cast_signed());
         read.legs.set(counts.legs.cast_signed());
+        read.without_memory.inc_by(counts.legs_without_memory);
         for (turn, messages, bytes) in &counts.by_turn {
             let way = [turn.as_str()];
             read.messages.with_label_values(&way).inc_by(*messages);
@@ -232,10 +239,11 @@ impl Described {
         Ok(read)
     }
 
-    fn collectors(&self) -> [&dyn Collector; 5] {
+    fn collectors(&self) -> [&dyn Collector; 6] {
         [
             &self.flows,
             &self.legs,
+            &self.without_memory,
             &self.messages,
             &self.bytes,
             &self.nudges,

@@ -8,7 +8,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU8, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, Waker},
 };
@@ -126,6 +126,8 @@ struct Shared {
     /// Legs that have ended, and whose applications had something to read then, or did not know of the end. As many as sockets of applications
     /// fit into the kernel's table.
     lingering: Mutex<Vec<abi::LegQuestion>>,
+    /// How many legs have left the sockmap for want of memory.
+    without_memory: AtomicU64,
 }
 
 /// The state of a leg that is in, or was.
@@ -133,8 +135,8 @@ struct Shared {
 struct State {
     /// The ends that have left the sockmap.
     left: AtomicU8,
-    /// Set when the agent has them leave. Otherwise a reader did not read on.
-    is_asked: AtomicBool,
+    /// Why the agent has had them leave, if it has.
+    asked: OnceLock<LegLeft>,
     /// The task that waits for both ends to have left.
     waits: Mutex<Option<Waker>>,
 }
@@ -155,6 +157,11 @@ impl Legs {
     /// The number of legs that are short.
     pub(crate) fn count(&self) -> usize {
         self.states().len() / 2
+    }
+
+    /// The number of legs that have left the sockmap for want of memory, since the agent began.
+    pub(crate) fn without_memory(&self) -> u64 {
+        self.0.without_memory.load(Relaxed)
     }
 
     /// Notes that the socket with this cookie has left the sockmap.
@@ -283,10 +290,22 @@ pub struct Leg {
 #[derive(Clone, Debug)]
 pub struct LegState(Arc<State>);
 
+/// Why a leg that was short is long again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LegLeft {
+    /// The agent took it back.
+    TakenBack,
+    /// The memory cgroup of the application's socket had no room for more bytes past TCP.
+    NoMemory,
+    /// A reader did not read on.
+    Stalled,
+}
+
 impl LegState {
-    /// Whether the leg has left the sockmap, because a reader did not read on.
-    pub fn has_stalled(&self) -> bool {
-        !self.0.is_asked.load(Relaxed) && self.0.left.load(Relaxed) > 0
+    /// Why the leg has left the sockmap, or is about to. None: it is short.
+    pub fn left(&self) -> Option<LegLeft> {
+        let stalled = || (self.0.left.load(Relaxed) > 0).then_some(LegLeft::Stalled);
+        self.0.asked.get().copied().or_else(stalled)
     }
 }
 
@@ -296,13 +315,33 @@ impl Leg {
         LegState(self.state.clone())
     }
 
-    /// Has both sockets leave the sockmap. From now on bytes take TCP. Returns whether nobody has asked for that before.
-    pub fn leave(&self) -> bool {
-        let is_first = !self.state.is_asked.swap(true, Relaxed);
-        if is_first {
-            self.ask(abi::LEG_LEAVE);
+    /// Has both sockets leave the sockmap. From now on bytes take TCP.
+    pub fn leave(&self) {
+        self.leave_for(LegLeft::TakenBack);
+    }
+
+    /// Has both sockets leave the sockmap, unless they were asked to before. Returns whether they leave for this reason.
+    fn leave_for(&self, why: LegLeft) -> bool {
+        let is_first = self.state.asked.get().is_none();
+        // A question that the kernel has not heard is asked again.
+        is_first && self.ask(abi::LEG_LEAVE).is_some() && self.state.asked.set(why).is_ok()
+    }
+
+    /// Writes to the agent's socket by `write`. Where the memory cgroup of the application's socket has no room, TCP waits, and a
+    /// sockmap refuses (ENOMEM): the leg takes TCP from then on, and so do these bytes.
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub fn write(&self, mut write: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+        match write() {
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+                if self.leave_for(LegLeft::NoMemory) {
+                    self.legs.0.without_memory.fetch_add(1, Relaxed);
+                }
+                write()
+            }
+            done => done,
         }
-        is_first
     }
 
     fn ask(&self, what: u32) -> Option<abi::LegAnswer> {

@@ -131,7 +131,7 @@ pub use incoming::{
     MAX_INCOMING, NotKept, remove_routes_left,
 };
 pub use ledger::{Compared, Groups};
-pub use legs::{Leg, LegApplication, LegSide, LegState, Legs, LongLeg};
+pub use legs::{Leg, LegApplication, LegLeft, LegSide, LegState, Legs, LongLeg};
 pub use listeners::{Accepted, Listeners};
 pub use meters::{BUCKETS, Latencies, OPCODES, Side, Traffic, bucket_begins};
 pub use netns_agents::{

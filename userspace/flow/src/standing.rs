@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use dataplane::{LegState, Near};
+use dataplane::{LegLeft, LegState, Near};
 use policy::{Action, RuleName, Session, SessionKey, Shortcut};
 use tls::Seen;
 
@@ -126,10 +126,10 @@ impl Standing {
     fn told_legs(&self) -> String {
         let told = |(side, leg): (&str, &Option<LegNow>)| {
             leg.as_ref().map(|leg| match leg {
-                LegNow::Short(leg) if leg.has_stalled() => {
-                    format!("; {side}'s leg is long: {STALLED}")
-                }
-                LegNow::Short(_) => format!("; {side}'s leg skips TCP"),
+                LegNow::Short(leg) => match leg.left() {
+                    None => format!("; {side}'s leg skips TCP"),
+                    Some(why) => format!("; {side}'s leg is long: {}", long_again(why)),
+                },
                 LegNow::Long(why) => format!("; {side}'s leg is long: {why}"),
             })
         };
@@ -155,15 +155,27 @@ fn through(pipeline: &About) -> String {
 /// The state of a connection between an application and the agent, of a rule with `shortcut`.
 #[derive(Clone, Debug)]
 pub enum LegNow {
-    /// The leg skips TCP, unless its reader has stalled since.
+    /// The leg skips TCP, unless it has left since.
     Short(LegState),
     /// The leg does not skip TCP, for this reason.
     Long(Cow<'static, str>),
 }
 
-/// The explanation for a leg that has left the sockmap.
-const STALLED: &str = "an application did not read on while bytes waited in TCP, of which FIONREAD does not tell it in a \
-                       sockmap";
+/// Explains why a leg has left the sockmap.
+fn long_again(why: LegLeft) -> &'static str {
+    match why {
+        LegLeft::TakenBack => {
+            "it was taken back, so that the kernel or another agent could carry the flow"
+        }
+        LegLeft::NoMemory => {
+            "the memory cgroup of its application's socket had no room, where TCP waits"
+        }
+        LegLeft::Stalled => {
+            "an application did not read on while bytes waited in TCP, of which FIONREAD does not tell it in a \
+             sockmap"
+        }
+    }
+}
 
 /// The explanation for a flow that could be spliced.
 const UNDER_WAY: &str = "bytes are under way in the agent";

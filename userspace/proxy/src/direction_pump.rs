@@ -6,12 +6,12 @@ use std::{
     io::{self, ErrorKind},
     os::fd::RawFd,
     pin::{Pin, pin},
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{Arc, Weak, atomic::Ordering::Relaxed},
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
-use dataplane::Splice;
+use dataplane::{Leg, Splice};
 use flow::{CloseReason, Flow};
 use prometheus::IntCounter;
 use tokio::{
@@ -55,6 +55,8 @@ pub(super) struct DirectionPump {
     counted: usize,
     /// The bytes before `held_back` that are sent when the worker's turn is over, or were.
     posted: Option<Parcel>,
+    /// The leg by which this direction is written, while it is short.
+    pub leg: Weak<Leg>,
     /// Set when the kernel may carry this direction.
     pub enrolled: Option<Arc<Splice>>,
     /// The bytes that the agent had read before `enrolled` was set.
@@ -159,6 +161,7 @@ impl DirectionPump {
             written: 0,
             counted: 0,
             posted: None,
+            leg: Weak::new(),
             enrolled: None,
             read_before: 0,
             again: None,
@@ -319,7 +322,7 @@ impl DirectionPump {
         }
         while let Some(rest) = self.held_back.get(self.written..).filter(|r| !r.is_empty()) {
             ready!(to.poll_write_ready(cx)).map_err(Stop::To)?;
-            match to.try_write(rest) {
+            match self.write(to, rest) {
                 Ok(n) => {
                     self.written += n;
                     self.count(n.saturating_sub(self.counted));
@@ -403,7 +406,7 @@ impl DirectionPump {
             self.held_back.extend_from_slice(bytes);
             return Ok(());
         }
-        let written = match to.try_write(bytes) {
+        let written = match self.write(to, bytes) {
             Ok(n) => n,
             Err(e) if e.kind() == ErrorKind::WouldBlock => 0,
             Err(e) => return Err(Stop::To(e)),
@@ -425,6 +428,14 @@ impl DirectionPump {
         }
         self.posted = outbox::post(socket, bytes, waker);
         self.posted.is_some()
+    }
+
+    /// Writes as many bytes as can be written.
+    fn write(&self, to: &mut LegIo<'_>, bytes: &[u8]) -> io::Result<usize> {
+        match self.leg.upgrade() {
+            Some(leg) => leg.write(|| to.try_write(bytes)),
+            None => to.try_write(bytes),
+        }
     }
 
     fn count(&mut self, bytes: usize) {

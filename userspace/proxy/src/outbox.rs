@@ -114,7 +114,7 @@ pub(super) enum Fate {
     /// The parcel waits.
     Queued(Parcel),
     Sent,
-    /// The socket had no room for these, which are the last ones.
+    /// The socket had no room for these, which are the last ones, or no memory.
     Left(Vec<u8>),
     Failed(io::Error),
 }
@@ -287,7 +287,7 @@ impl Outbox {
                     bytes.drain(..n);
                     Place::Left(bytes)
                 }
-                Some(Err(error)) if error.kind() != ErrorKind::WouldBlock => Place::Failed(error),
+                Some(Err(error)) if !is_to_be_repeated(&error) => Place::Failed(error),
                 Some(Err(_)) | None => Place::Left(bytes),
             };
             if let Some(place) = self.places.get_mut(place) {
@@ -328,6 +328,12 @@ impl Outbox {
             self.free.push(place);
         }
     }
+}
+
+/// Whether a send that was refused with this error is to be made again, by whoever posted it: when there is room, or by TCP
+/// ([`dataplane::Leg::write`]).
+fn is_to_be_repeated(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::OutOfMemory)
 }
 
 fn send_alone(send: &mut Sending<'_>) {

@@ -263,13 +263,14 @@ impl Relay {
     /// Shortens the legs of a flow that is read, once their sides have spoken.
     fn shorten_legs(&mut self, client: &TcpStream, database: &TcpStream, ride: &mut KernelCarry) {
         let is_plain = self.legs.are_plain();
-        for (side, pump, socket) in [
-            (LegSide::Client, &self.up, client),
-            (LegSide::Database, &self.down, database),
+        let is_tls = self.is_tls() || !is_plain;
+        let (up, down) = (self.up.read_bytes > 0, self.down.read_bytes > 0);
+        for (side, has_spoken, written, socket) in [
+            (LegSide::Client, up, &mut self.down, client),
+            (LegSide::Database, down, &mut self.up, database),
         ] {
-            if pump.read_bytes > 0 && ride.may_shorten(side) && self.reader.is_settled() {
-                let is_tls = self.is_tls() || !is_plain;
-                ride.shorten(&SpokenSide {
+            if has_spoken && ride.may_shorten(side) && self.reader.is_settled() {
+                written.leg = ride.shorten(&SpokenSide {
                     side,
                     socket,
                     is_tls,
@@ -448,6 +449,10 @@ impl Relay {
         let Err(stop) = ready!(moved) else {
             return Poll::Ready(Ok(()));
         };
+        if matches!(stop, Stop::From(_)) {
+            // The bytes that came before the source's error go before the reset, as far as the target takes them.
+            let _ = pump.poll_flush_now(cx, to);
+        }
         let reason = stop.reason(direction);
         if direction == Direction::ToClient
             && reason == CloseReason::DatabaseReset

@@ -3,9 +3,13 @@
 //!
 //! A leg is shortened once, when the first bytes of its side have come and the flow is decided: by then an
 //! application that does not block has said so. It is long again before the kernel carries the flow, because a socket
-//! is in one sockmap at a time, and when its reader has stalled. Then it stays long.
+//! is in one sockmap at a time, when its reader has stalled, and when its reader's memory cgroup has no room. Then it
+//! stays long, as long as this agent has the flow.
 
-use std::task::{Context, Poll, ready};
+use std::{
+    sync::{Arc, Weak},
+    task::{Context, Poll, ready},
+};
 
 use dataplane::{Application, Leg, LegApplication, LegSide, LongLeg};
 use flow::{Flow, LegNow};
@@ -27,7 +31,7 @@ enum State {
     /// The leg is long, and may be shortened.
     #[default]
     Untried,
-    Short(Leg),
+    Short(Arc<Leg>),
     /// The leg is long for good.
     Long,
 }
@@ -46,19 +50,21 @@ impl ShortLegs {
         matches!(self.of(side), State::Untried)
     }
 
-    /// Shortens a leg, if the flow's rule lets the application's socket into a sockmap. A refusal is for good.
+    /// Shortens a leg, if the flow's rule lets the application's socket into a sockmap. A refusal is for good. Returns the leg,
+    /// by which the side is to be written while there is one.
     pub(super) fn shorten(
         &mut self,
         spoken: &SpokenSide<'_>,
         flow: &Flow,
         application: Option<&Application>,
         shared: &ProxyContext,
-    ) {
+    ) -> Weak<Leg> {
         let sides = flow.opted_in();
         let is_let_in = match spoken.side {
             LegSide::Client => sides.takes_client(),
             LegSide::Database => sides.takes_database(),
         };
+        let mut short = Weak::new();
         let state = match is_let_in.then(|| enter(spoken, application, shared)) {
             None => {
                 if sides != Shortcut::Neither {
@@ -68,6 +74,8 @@ impl ShortLegs {
             }
             Some(Ok(leg)) => {
                 flow.set_leg(spoken.side, LegNow::Short(leg.state()));
+                let leg = Arc::new(leg);
+                short = Arc::downgrade(&leg);
                 State::Short(leg)
             }
             Some(Err(why)) => {
@@ -78,16 +86,14 @@ impl ShortLegs {
             }
         };
         *self.of_mut(spoken.side) = state;
+        short
     }
 
     /// Takes short legs back. Ready when all are long.
-    pub(super) fn poll_long(&mut self, cx: &mut Context<'_>, flow: &Flow) -> Poll<()> {
+    pub(super) fn poll_long(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         for side in [LegSide::Client, LegSide::Database] {
-            if let State::Short(leg) = self.of(side)
-                && leg.leave()
-            {
-                // From now on, also if the flow is to be read again before both ends have left.
-                flow.set_leg(side, LegNow::Long(TAKEN_BACK.into()));
+            if let State::Short(leg) = self.of(side) {
+                leg.leave();
             }
         }
         for side in [LegSide::Client, LegSide::Database] {
@@ -115,9 +121,6 @@ impl ShortLegs {
 }
 
 const NOT_LET_IN: &str = "the rule's `shortcut` names the other side alone";
-
-const TAKEN_BACK: &str =
-    "it was taken back, so that the kernel or another agent could carry the flow";
 
 fn enter(
     spoken: &SpokenSide<'_>,

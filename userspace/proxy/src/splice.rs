@@ -12,13 +12,14 @@ use std::{
     ops::Deref,
     os::fd::AsFd,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use dataplane::{
-    AgentMoved, Application, Engine, KernelMoved, LegSide, Resumed, Splice, SpliceRefusal, Splicer,
+    AgentMoved, Application, Engine, KernelMoved, Leg, LegSide, Resumed, Splice, SpliceRefusal,
+    Splicer,
 };
 use flow::{CloseReason, Flow, Path};
 use socket2::SockRef;
@@ -186,13 +187,14 @@ impl KernelCarry {
         self.enrolled.is_none() && self.short_legs.is_untried(side)
     }
 
-    /// Shortens a leg of a flow that the agent reads.
-    pub(super) fn shorten(&mut self, spoken: &SpokenSide<'_>) {
-        if let Counters::Shared(shared) = &self.counters {
-            let application = self.application.as_ref();
-            self.short_legs
-                .shorten(spoken, &self.flow, application, shared);
-        }
+    /// Shortens a leg of a flow that the agent reads. Returns it while it is short.
+    pub(super) fn shorten(&mut self, spoken: &SpokenSide<'_>) -> Weak<Leg> {
+        let Counters::Shared(shared) = &self.counters else {
+            return Weak::new();
+        };
+        let application = self.application.as_ref();
+        self.short_legs
+            .shorten(spoken, &self.flow, application, shared)
     }
 
     /// Returns the state that all flows share. None in a canary, or a keeper.
@@ -210,7 +212,7 @@ impl KernelCarry {
 
     /// Ready when no leg is short.
     pub(super) fn poll_legs_long(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.short_legs.poll_long(cx, &self.flow)
+        self.short_legs.poll_long(cx)
     }
 
     /// Goes on with a flow that another process has left while the kernel carried it.
@@ -250,7 +252,7 @@ impl KernelCarry {
         if let Some(sleep) = &mut self.resting {
             ready!(sleep.as_mut().poll(cx));
         }
-        self.short_legs.poll_long(cx, &self.flow)
+        self.short_legs.poll_long(cx)
     }
 
     /// Lets the kernel carry the flow until the agent is needed again. An error ends the flow in this

@@ -1,8 +1,9 @@
-//! Memory of a test's agents: accounted, and limited for a while.
+//! Memory of a test's agents and of its sockets: accounted, and limited for a while.
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    thread,
 };
 
 use anyhow::{Context, bail};
@@ -56,6 +57,47 @@ impl MemoryCgroup {
     pub fn program(&self, path: &Path, binary: &str) -> anyhow::Result<()> {
         let joins = self.0.join("cgroup.procs").display().to_string();
         program::script(path, &format!("echo $$ >{joins} && exec {binary} \"$@\""))
+    }
+
+    /// Runs `body` on a thread whose new sockets are charged to this cgroup.
+    ///
+    /// # Errors
+    /// The thread cannot join.
+    ///
+    /// # Panics
+    /// As `body` does.
+    pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                fs::write(self.0.join("tasks"), "0")?;
+                Ok(body())
+            });
+            match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+
+    /// Limits what TCP may hold for its sockets to these bytes. None: no limit any more. Only sockets that are made while there is a
+    /// limit are charged.
+    ///
+    /// # Errors
+    /// The kernel's: TCP holds more.
+    pub fn limit_tcp(&self, bytes: Option<u64>) -> anyhow::Result<()> {
+        let limit = bytes.map_or_else(|| "-1".to_owned(), |bytes| bytes.to_string());
+        Ok(fs::write(
+            self.0.join("memory.kmem.tcp.limit_in_bytes"),
+            limit,
+        )?)
+    }
+
+    /// Bytes that TCP holds for its sockets.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn tcp_bytes(&self) -> anyhow::Result<u64> {
+        self.read("memory.kmem.tcp.usage_in_bytes")
     }
 
     /// Limits its memory to this much more than it has now. None: no limit any more.

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sandbox::{Agent, Netns, Sandbox, run_in};
+use sandbox::{Agent, MemoryCgroup, Netns, Sandbox, run_in};
 use serde_json::Value;
 
 use crate::common::{
@@ -162,16 +162,33 @@ impl Host<'_> {
 
     /// A client's connection to whoever has this listener.
     pub fn connect_to(&self, listener: &TcpListener) -> Conversation {
+        self.conversation(self.dial(listener), accept(listener).0)
+    }
+
+    /// A client's connection to the database, with the memory of one side's socket accounted.
+    pub fn connect_accounted(&self, side: &str, memory: &MemoryCgroup) -> Conversation {
+        let listener = &self.listener;
+        let (dial, accept) = (|| self.dial(listener), || accept(listener).0);
+        let (client, server) = match side {
+            "client" => (memory.run(dial).unwrap(), accept()),
+            _ => (dial(), memory.run(accept).unwrap()),
+        };
+        self.conversation(client, server)
+    }
+
+    fn dial(&self, listener: &TcpListener) -> TcpStream {
         let to = listener.local_addr().unwrap();
         let dial = || TcpStream::connect(to);
         let client = match &self.clients {
             Some(elsewhere) => run_in(Some(elsewhere), None, dial),
             None => self.sandbox.client(dial),
         };
-        let client = client.unwrap().unwrap();
+        client.unwrap().unwrap()
+    }
+
+    fn conversation(&self, client: TcpStream, server: TcpStream) -> Conversation {
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         client.set_nodelay(true).unwrap();
-        let (server, _) = accept(listener);
         server.set_nodelay(true).unwrap();
         Conversation {
             client,

@@ -1,13 +1,16 @@
 //! Short legs: what the agent reads skips TCP on its way from and to applications that their rule lets in.
 
+mod memory;
+
 use std::{
     io::{ErrorKind, Read, Write},
     net::TcpStream,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::common::{
+    PATIENCE,
     asking::read_asking,
     eventually,
     frames::{query, ready, startup, void},
@@ -28,7 +31,10 @@ fn lets_in(sides: &str) -> String {
 
 /// A flow whose handshake is over, with sockets that block or do not.
 fn begun(host: &Host<'_>, blocks: bool) -> Conversation {
-    let mut c = host.connect();
+    begun_on(host.connect(), blocks)
+}
+
+fn begun_on(mut c: Conversation, blocks: bool) -> Conversation {
     c.client.set_nonblocking(!blocks).unwrap();
     c.server.set_nonblocking(!blocks).unwrap();
     c.client_sends(&startup(VERSION, &[("CQL_VERSION", "3.0.0")]));
@@ -63,10 +69,13 @@ fn ends(host: &Host<'_>, c: Conversation) {
 
 /// Writes all of it to a socket that does not block.
 fn write(mut to: &TcpStream, mut bytes: &[u8]) {
+    let began = Instant::now();
     while !bytes.is_empty() {
         match to.write(bytes) {
             Ok(n) => bytes = &bytes[n..],
-            Err(e) if e.kind() == ErrorKind::WouldBlock => thread::yield_now(),
+            Err(e) if e.kind() == ErrorKind::WouldBlock && began.elapsed() < PATIENCE => {
+                thread::yield_now();
+            }
             Err(e) => panic!("{e}"),
         }
     }

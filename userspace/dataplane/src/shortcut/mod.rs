@@ -68,6 +68,8 @@ pub struct ShortcutCounts {
     pub flows: u64,
     /// Connections between an application and the agent of which both ends are on it now.
     pub legs: u64,
+    /// How many of these have taken TCP again for want of memory, since the agent began.
+    pub legs_without_memory: u64,
     /// Messages and bytes, by the way that they took.
     pub by_turn: Vec<(Turn, u64, u64)>,
     /// Edges that readers were given again.
@@ -377,6 +379,7 @@ impl Shortcut {
             // Read one after the other, on several CPUs.
             flows: begun.saturating_sub(ended),
             legs: self.legs.count() as u64,
+            legs_without_memory: self.legs.without_memory(),
             by_turn: by_turn.collect::<Result<_, AttachError>>()?,
             nudges: self.nudges,
         })

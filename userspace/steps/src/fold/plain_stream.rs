@@ -34,11 +34,6 @@ impl PlainStream {
         self.leg = Some(legs.enter(own, LegApplication::Database)?);
         Ok(())
     }
-
-    /// Has the connection take TCP from now on. False: it does already.
-    fn leave_sockmap(&self) -> bool {
-        self.leg.as_ref().is_some_and(Leg::leave)
-    }
 }
 
 impl AsyncRead for PlainStream {
@@ -54,9 +49,6 @@ impl AsyncRead for PlainStream {
 impl AsyncWrite for PlainStream {
     /// Writes as much as the socket takes. Of a short leg that is no word that it takes no more, and so no reason to wait until it says
     /// that it does: TCP says so, and a sockmap need not.
-    ///
-    /// TCP waits, where the reader's memory cgroup has no room, and a sockmap refuses. A shared connection is more than one flow's: it takes
-    /// TCP then.
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -64,9 +56,9 @@ impl AsyncWrite for PlainStream {
     ) -> Poll<io::Result<usize>> {
         loop {
             ready!(self.socket.poll_write_ready(cx))?;
-            match self.socket.try_write(bytes) {
+            let write = || self.socket.try_write(bytes);
+            match self.leg.as_ref().map_or_else(write, |leg| leg.write(write)) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == ErrorKind::OutOfMemory && self.leave_sockmap() => {}
                 done => return Poll::Ready(done),
             }
         }

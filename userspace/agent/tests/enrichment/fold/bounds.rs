@@ -80,7 +80,7 @@ fn answers_that_would_expand_pass_as_they_are() {
             let more = world.most_resident() - held;
             assert!(more < MOST_MORE, "{more}");
             drop(peer);
-            database.ends(world);
+            database.ends();
         });
     }
 }
@@ -109,7 +109,7 @@ fn an_answer_that_is_too_large_comes_by_its_own_connection_and_one_of_a_write_en
         writes.sees_loss();
         assert_eq!(ended(world, "garbage"), 1);
         drop((reads, writes));
-        database.ends(world);
+        database.ends();
     });
 }
 
@@ -155,7 +155,7 @@ fn what_nobody_takes_has_its_bound() {
         }
         assert_eq!(reads.ask(&query(4, 3, READ)).1.len(), 4 + LARGE);
         drop((hoards, reads, writes));
-        database.ends(world);
+        database.ends();
     });
 }
 
@@ -184,6 +184,6 @@ fn what_is_too_much_for_one_connection_goes_by_flows_own() {
         assert_eq!(folded + full, (CLIENTS * EACH) as u64);
         assert!((STREAMS - 1..=STREAMS).contains(&folded), "{folded}");
         drop(clients);
-        database.ends(world);
+        database.ends();
     });
 }

@@ -333,7 +333,7 @@ fn one_that_ends_is_lost_whether_that_is_said_or_not() {
             until_folded(world, &mut stands_by);
             assert_eq!(shared(world), 1);
             drop((waits, ends, stands_by, front));
-            database.ends(world);
+            database.ends();
         });
     }
 }

@@ -91,7 +91,7 @@ fn expect_lost_with(keys: &str, why: &str, ends: impl Fn(&[u8]) -> Does + Send +
         assert_eq!(shared(world), 1);
         drop(stands_by);
         eventually("no leg is left", || short_legs(world) == 0);
-        database.ends(world);
+        database.ends();
     });
 }
 
@@ -159,7 +159,7 @@ fn what_is_never_answered_waits_alone() {
         );
         drop(other);
         eventually("nobody has it", || shared(world) == 0);
-        database.ends(world);
+        database.ends();
     });
 }
 
@@ -186,7 +186,7 @@ fn a_flood_takes_its_share_and_no_more() {
         );
         assert_eq!(became(world, "folded"), before + 17);
         drop((floods_it, other));
-        database.ends(world);
+        database.ends();
     });
 }
 
@@ -230,7 +230,7 @@ fn a_node_that_does_not_know_a_statement_is_not_the_last_word() {
         );
         assert_eq!(became(world, "unprepared"), 2);
         drop((one, other));
-        database.ends(world);
+        database.ends();
     });
 }
 
@@ -257,7 +257,7 @@ fn a_database_that_takes_no_shared_connection_is_asked_as_ever() {
         assert_eq!((became(world, "folded"), shared(world)), (0, 0));
         assert!(became(world, "away") > 1);
         drop(one);
-        database.ends(world);
+        database.ends();
     });
 }
 
@@ -287,7 +287,7 @@ fn a_second_log_in_leaves_for_good() {
         assert_eq!(world.agent.log().matches(said).count(), 1);
         eventually("its place is free", || shared(world) == 0);
         drop(peer);
-        database.ends(world);
+        database.ends();
     });
 }
 
@@ -332,7 +332,7 @@ fn events_are_for_who_has_registered() {
         let none = other.stream.read(&mut left).map_err(|e| e.kind());
         assert_eq!(none, Err(ErrorKind::WouldBlock));
         drop((registers, other));
-        database.ends(world);
+        database.ends();
     });
 }
 
@@ -367,7 +367,7 @@ fn what_cannot_be_read_goes_by_a_flows_own() {
         assert_eq!(other.ask(&query(4, 1, WAITS)).0, RESULT);
         assert_eq!((became(world, "folded"), shared(world)), (before + 1, 1));
         drop((sends, other));
-        database.ends(world);
+        database.ends();
     });
 }
 
@@ -416,7 +416,7 @@ fn what_is_compressed_passes_as_it_is() {
             assert_eq!(ask(9), expected, "its own connection knows it");
             assert_eq!(became(world, "unprepared"), 1);
             drop(peer);
-            database.ends(world);
+            database.ends();
         });
     }
 }
@@ -453,7 +453,7 @@ fn who_leaves_still_has_what_is_under_way() {
         assert_eq!(one.next().0, 3);
         eventually("that connection has ended", || ended(world, "unused") == 1);
         drop(one);
-        database.ends(world);
+        database.ends();
     });
 }
 
@@ -494,7 +494,7 @@ fn a_flow_that_moves_unseen_or_is_not_understood_leaves() {
         assert_eq!(became(world, "folded"), before);
         assert_eq!((became(world, "keyspace"), became(world, "barred")), (1, 1));
         drop((moves, mistaken, other));
-        database.ends(world);
+        database.ends();
     });
 }
 
@@ -518,6 +518,6 @@ fn a_database_that_says_nothing_any_more_is_lost() {
         waits.stream.set_read_timeout(Some(SILENT)).unwrap();
         waits.sees_loss();
         eventually("it is counted", || ended(world, "silent") == 1);
-        database.ends(world);
+        database.ends();
     });
 }

@@ -3,15 +3,18 @@
 use std::{
     io::{self, ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    os::fd::AsFd,
+    os::fd::{AsFd, AsRawFd},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread,
 };
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{Shutdown, shutdown},
+};
 
 use crate::common::{
     frames::{ready, void},
@@ -31,8 +34,8 @@ pub(super) enum Does {
 /// connection's number and the request, also one that asks whether it is there.
 pub(super) struct Scripted {
     pub(super) addr: SocketAddr,
+    listener: Arc<TcpListener>,
     open: Arc<Mutex<Vec<TcpStream>>>,
-    stops: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -42,19 +45,16 @@ impl Scripted {
         does: impl Fn(usize, &[u8]) -> Does + Send + Sync + 'static,
     ) -> Self {
         let listener = world.sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
-        let listener = listener.unwrap().unwrap();
+        let listener = Arc::new(listener.unwrap().unwrap());
         let addr = listener.local_addr().unwrap();
         let open: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
-        let (streams, does) = (open.clone(), Arc::new(does));
-        let stops = Arc::new(AtomicBool::new(false));
-        let stopped = stops.clone();
+        let (listens, streams, does) = (listener.clone(), open.clone(), Arc::new(does));
         let accepts = move || {
             let mut threads = Vec::new();
             for number in 0.. {
-                let (stream, _) = listener.accept().unwrap();
-                if stopped.load(Relaxed) {
+                let Ok((stream, _)) = listens.accept() else {
                     break;
-                }
+                };
                 streams.lock().unwrap().push(stream.try_clone().unwrap());
                 let does = does.clone();
                 threads.push(thread::spawn(move || serve(stream, number, &*does)));
@@ -65,8 +65,8 @@ impl Scripted {
         };
         Self {
             addr,
+            listener,
             open,
-            stops,
             thread: Some(thread::spawn(accepts)),
         }
     }
@@ -87,14 +87,23 @@ impl Scripted {
     }
 
     /// Ends all, and waits for them.
-    pub(super) fn ends(mut self, world: &World<'_>) {
-        self.stops.store(true, Relaxed);
-        let wakes = || TcpStream::connect(self.addr).map(drop);
-        world.sandbox.server(wakes).unwrap().unwrap();
+    pub(super) fn ends(mut self) {
+        self.stops();
+        self.thread.take().unwrap().join().unwrap();
+    }
+
+    fn stops(&self) {
+        // Whoever waits in accept() is woken.
+        let _ = shutdown(self.listener.as_raw_fd(), Shutdown::Both);
         for stream in self.open.lock().unwrap().iter() {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
-        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        self.stops();
     }
 }
 

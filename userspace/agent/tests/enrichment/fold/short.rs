@@ -1,14 +1,25 @@
 //! Rules with `shortcut`: what shared connections exchange with a database on this host skips TCP.
 
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, mpsc},
+};
+
 use cql_node::NodeOptions;
+use sandbox::{MemoryCgroup, skip::skip};
 
 use super::{
-    FOLD, RESULT, SELECT, became, everybody, long::passes_both_ways, peer::Peer, rule_with, shared,
-    until_folded,
+    FOLD, RESULT, SELECT, became, everybody,
+    hostile::{WAITS, peer},
+    long::passes_both_ways,
+    peer::Peer,
+    rule_with,
+    scripted::{Does, Scripted, has, stream_of},
+    shared, until_folded,
 };
 use crate::common::{
     eventually,
-    frames::query,
+    frames::{query, void},
     world::{World, world, world_of},
 };
 
@@ -104,5 +115,62 @@ fn flows_share_with_those_whose_rule_says_the_same() {
         until_folded(world, &mut short);
         assert!(past_tcp(world) > before, "as it began");
         assert_eq!(shared(world), 2);
+    });
+}
+
+/// A shared connection is more than one flow's: what a sockmap refuses takes TCP, where it waits.
+#[test]
+fn a_shared_connection_takes_tcp_where_its_database_has_no_memory() {
+    let Some(memory) = MemoryCgroup::new().unwrap() else {
+        let name = "a_shared_connection_takes_tcp_where_its_database_has_no_memory";
+        return skip(name, "this host accounts no memory by cgroups of version 1");
+    };
+    // Without a limit nothing is charged.
+    memory.limit_tcp(Some(1 << 30)).unwrap();
+    world(|world| {
+        let (reads_on, does_not_read) = mpsc::channel::<()>();
+        let does_not_read = Mutex::new(does_not_read);
+        let start = || {
+            Scripted::start(world, move |_, asked| {
+                if has(asked, "id = 7") {
+                    let _ = does_not_read.lock().unwrap().recv();
+                }
+                Does::Says(void(4, stream_of(asked)))
+            })
+        };
+        let database = memory.run(start).unwrap();
+        rule_with(world, database.addr, FOLD, LETS_DATABASE_IN);
+        let mut peer = peer(world, database.addr);
+        until_folded(world, &mut peer);
+        peer.send(&[query(4, 1, WAITS)]);
+        let before = past_tcp(world);
+        // Some requests find room.
+        let limit = memory.tcp_bytes().unwrap() + (64 << 10);
+        memory.limit_tcp(Some(limit)).unwrap();
+        let without_memory = || {
+            let sample = "underpass_legs_out_of_memory_total";
+            world.agent.metric(sample).unwrap()
+        };
+        let asked = format!("SELECT v FROM shop.orders WHERE id = {}", "8".repeat(4_000));
+        let mut streams = BTreeSet::from([1]);
+        eventually("it takes TCP", || {
+            let stream = streams.len() as i16 + 1;
+            streams.insert(stream);
+            peer.send(&[query(4, stream, &asked)]);
+            without_memory() == 1.0
+        });
+        assert!(past_tcp(world) - before > 2.0);
+        memory.limit_tcp(None).unwrap();
+        reads_on.send(()).unwrap();
+        let answered: BTreeSet<_> = streams.iter().map(|_| peer.next().0).collect();
+        assert_eq!(answered, streams);
+        until_folded(world, &mut peer);
+        eventually("the flow's own leg is short yet", || {
+            (shared(world), short_legs(world)) == (1, 1)
+        });
+        assert_eq!(without_memory(), 1.0);
+        drop(peer);
+        eventually("no leg is left", || short_legs(world) == 0);
+        database.ends();
     });
 }
