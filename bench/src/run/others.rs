@@ -38,7 +38,16 @@ use crate::{
 };
 
 /// The paths, beside the two directs.
-const PATHS: [&str; 6] = ["bypass", "tap", "enrich", "haproxy", "envoy", "shotover"];
+const PATHS: [&str; 8] = [
+    "bypass",
+    "tap",
+    "enrich",
+    "enrich-short-both",
+    "fold-short-both",
+    "haproxy",
+    "envoy",
+    "shotover",
+];
 /// The workload whose job stands for a generator's, where paths ask what they are to carry.
 const LIKE: &str = "stress-read";
 /// The time limit beyond the load's own seconds: a JVM starts and connects.
