@@ -106,7 +106,11 @@ impl<'t> Reader<'t> {
     }
 
     fn kind(&self) -> TokenKind {
-        self.tokens.get(self.at).map_or(TokenKind::Eof, Token::kind)
+        self.kind_at(self.at)
+    }
+
+    fn kind_at(&self, at: usize) -> TokenKind {
+        self.tokens.get(at).map_or(TokenKind::Eof, Token::kind)
     }
 
     /// The text of the next token.
@@ -151,7 +155,8 @@ impl<'t> Reader<'t> {
                     self.end(&mut lines, text);
                 }
                 _ => {
-                    let node = self.item();
+                    // Of a file's own lines a key and its value are on one, without a comment between them.
+                    let (node, _) = self.item();
                     let mut current = String::new();
                     emit(&node, 0, &mut current, &mut lines);
                     self.end(&mut lines, current);
@@ -190,8 +195,8 @@ impl<'t> Reader<'t> {
         text
     }
 
-    /// A value, or a key and its value.
-    fn item(&mut self) -> Node {
+    /// A value, or a key and its value, with the comments between these.
+    fn item(&mut self) -> (Node, Vec<String>) {
         let is_group = |kind| {
             matches!(
                 kind,
@@ -199,7 +204,7 @@ impl<'t> Reader<'t> {
             )
         };
         if is_group(self.kind()) {
-            return Node::Group(self.group());
+            return (Node::Group(self.group()), Vec::new());
         }
         let key = self.leaf(|kind| {
             use TokenKind::*;
@@ -208,15 +213,33 @@ impl<'t> Reader<'t> {
                 Atom | Dot | LiteralString | BasicString | MlLiteralString | MlBasicString
             )
         });
-        if self.kind() != TokenKind::Equals {
+        let Some(mut comments) = self.equals() else {
             // Whatever else it is, it is passed over: the text is TOML.
             if key.is_empty() {
                 self.at += 1;
             }
-            return Node::Leaf(key);
+            return (Node::Leaf(key), Vec::new());
+        };
+        let (value, inner) = self.item();
+        comments.extend(inner);
+        (Node::Pair(key, Box::new(value)), comments)
+    }
+
+    /// The comments around an equals sign, which may have lines of its own in an inline table. None: there is no such sign.
+    fn equals(&mut self) -> Option<Vec<String>> {
+        let is_between = |kind| matches!(kind, TokenKind::Newline | TokenKind::Comment);
+        let sign = (self.at..).find(|at| !is_between(self.kind_at(*at)))?;
+        if self.kind_at(sign) != TokenKind::Equals {
+            return None;
         }
-        self.take();
-        Node::Pair(key, Box::new(self.item()))
+        let mut comments = Vec::new();
+        while self.at <= sign || is_between(self.kind()) {
+            match self.kind() {
+                TokenKind::Comment => comments.push(self.comment()),
+                _ => _ = self.take(),
+            }
+        }
+        Some(comments)
     }
 
     fn group(&mut self) -> Group {
@@ -253,9 +276,13 @@ impl<'t> Reader<'t> {
                     }
                 }
                 _ => {
+                    let (node, comments) = self.item();
+                    // A comment ends its line.
+                    group.is_broken |= !comments.is_empty();
+                    before.extend(comments);
                     group.items.push(Item {
                         before: std::mem::take(&mut before),
-                        node: self.item(),
+                        node,
                         after: None,
                     });
                     is_new_line = false;

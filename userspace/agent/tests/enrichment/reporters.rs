@@ -12,6 +12,7 @@ mod prometheus;
 mod shown;
 mod slow;
 mod tail;
+mod tap_reader;
 mod tapped;
 mod top;
 

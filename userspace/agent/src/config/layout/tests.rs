@@ -56,6 +56,14 @@ fn a_long_list_takes_lines_and_a_short_one_stays_as_it_is() {
 }
 
 #[test]
+fn a_value_on_another_line_than_its_key_comes_to_it() {
+    let text = "a = { b\n=\n\n[1], c = # d\n2 }\ne = { f =\n1 }\n";
+    let expected = "a = {\n    b = [1],\n    # d\n    c = 2,\n}\ne = { f = 1 }\n";
+    assert_eq!(out(text), expected);
+    assert_laid_out(text);
+}
+
+#[test]
 fn what_is_no_toml_is_refused_with_its_place() {
     let said = laid_out(Path::new("u.toml"), "a = 1\nb =\n").unwrap_err();
     assert!(said.to_string().starts_with("u.toml:2:"), "{said}");
@@ -121,12 +129,12 @@ fn values() -> impl Strategy<Value = String> {
                     .map(|(a, value, b)| format!("{a}{value}{b}"));
                 format!("[{}{end}]", items.collect::<Vec<_>>().join(","))
             });
-            let pairs = prop::collection::vec(inner, 1..4);
+            let pairs = prop::collection::vec(([space(), space(), space(), space()], inner), 1..4);
             let table = pairs.prop_map(|values| {
                 let pairs = values
                     .iter()
                     .enumerate()
-                    .map(|(n, value)| format!("k{n}={value}"));
+                    .map(|(n, ([a, b, c, d], value))| format!("{a}k{n}{b}={c}{value}{d}"));
                 format!("{{{}}}", pairs.collect::<Vec<_>>().join(","))
             });
             prop_oneof![list, table]

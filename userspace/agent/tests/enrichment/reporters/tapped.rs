@@ -1,24 +1,16 @@
 //! `path = "tap"`: the reporters tell of copies what they tell of the bytes themselves, and the application's
 //! connection is its own.
 
-use std::{
-    net::{TcpListener, TcpStream},
-    path::{Path, PathBuf},
-    time::Instant,
-};
+use std::path::Path;
 
 use nix::sys::signal::Signal;
 use opentelemetry_proto::tonic::trace::v1::Span;
-use sandbox::{Agent, Sandbox};
 use socket2::SockRef;
 
 use super::*;
-use crate::{
-    common::{BINARY, PATIENCE, accept, eventually_within, wire::host_with, without_descriptors},
-    trace::collector::{Collector, Says, listen, text},
-};
+use crate::trace::collector::{Collector, Says, listen, text};
 
-fn tapped(path: &str, pipeline: &str) -> String {
+pub(super) fn tapped(path: &str, pipeline: &str) -> String {
     policy(&format!("fail = \"open\"\npath = \"{path}\""), pipeline)
 }
 
@@ -181,6 +173,14 @@ pub fn without_times(mut of: Value) -> Value {
     of
 }
 
+/// Selects that were told, each with one row or more.
+pub(super) fn told_selects(host: &Host<'_>) -> u64 {
+    let list = host.agent.json("/statements").unwrap();
+    let mut rows = list.as_array().unwrap().iter();
+    let row = rows.find(|row| row["table"] == "orders");
+    row.map_or(0, |row| row["count"].as_u64().unwrap())
+}
+
 #[test]
 fn the_same_is_told_of_copies() {
     let (inline, tapped) = (told("inline"), told("tap"));
@@ -229,105 +229,6 @@ fn a_tapped_flow_outlives_the_agent() {
             rows.as_array().unwrap().iter().any(|row| row["count"] == 2)
         });
         c.ends();
-    });
-}
-
-#[test]
-fn what_has_no_room_is_counted_and_reading_goes_on() {
-    const REQUESTS: u64 = 3_000;
-    host_with("tap_ring_bytes = 65536", |host| {
-        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
-        let mut c = begin(host, 4);
-        let asks = |c: &mut Conversation| {
-            c.client_sends(&query(4, 1, SELECT));
-            c.server_sends(&rows(4, 1, 100));
-        };
-        let counted = || {
-            let list = host.agent.json("/statements").unwrap();
-            let rows = list.as_array().unwrap();
-            let row = rows.iter().find(|row| row["table"] == "orders");
-            row.map_or(0, |row| {
-                // No request is given another's response.
-                let count = row["count"].as_u64().unwrap();
-                assert_eq!(row["rows"], 100 * count);
-                count
-            })
-        };
-        asks(&mut c);
-        eventually("it is read", || counted() == 1);
-        host.agent.signal(Signal::SIGSTOP).unwrap();
-        for _ in 0..REQUESTS {
-            asks(&mut c);
-        }
-        host.agent.signal(Signal::SIGCONT).unwrap();
-        let by = |what: &str, direction: &str| {
-            host.metric(
-                &format!("observed_{what}"),
-                &format!("direction=\"{direction}\",rule=\"r\""),
-            )
-        };
-        // The kernel counts whatever is read.
-        let requests = || host.metric("observed_requests", "opcode=\"query\",rule=\"r\"");
-        assert_eq!(requests(), REQUESTS + 1);
-        assert!(by("uncopied_bytes", "to_client") > 0);
-        let uncopied = by("uncopied_frames", "to_database");
-        assert!(uncopied > 0 && uncopied < REQUESTS, "{uncopied}");
-        let mut before = counted();
-        eventually("all copies are read", || {
-            let now = counted();
-            now == std::mem::replace(&mut before, now)
-        });
-        assert!(before < REQUESTS, "{before}");
-        // The first one shows what is missing; its response is behind that, and paired with nothing.
-        for _ in 0..11 {
-            asks(&mut c);
-        }
-        eventually("reading goes on", || counted() == before + 10);
-        assert!(host.metric("tap_gaps", "rule=\"r\"") > 0);
-        c.ends();
-    });
-}
-
-/// Times that the thread which reads copies has run and gone to sleep.
-fn wake_ups(pid: u32) -> u64 {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let mut threads = threads.map(|thread| thread.unwrap().path());
-    let is_readers = |thread: &PathBuf| fs::read_to_string(thread.join("comm")).unwrap() == "tap\n";
-    let reader = threads.find(is_readers).unwrap();
-    let status = fs::read_to_string(reader.join("status")).unwrap();
-    let mut lines = status.lines();
-    let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    count.unwrap().trim().parse().unwrap()
-}
-
-#[test]
-fn idle_connections_wake_nobody() {
-    const CONNECTIONS: usize = 1_000;
-    host(|host| {
-        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
-        let idle = [(); CONNECTIONS].map(|()| begin(host, 4));
-        eventually("all are read", || {
-            host.agent.metric("underpass_tap_flows").unwrap() == CONNECTIONS as f64
-        });
-        let pid = host.agent.pid();
-        // Five seconds after the last copy it looks once for flows whose end it was not told of.
-        thread::sleep(Duration::from_secs(6));
-        let mut before = wake_ups(pid);
-        eventually("its reader sleeps", || {
-            thread::sleep(Duration::from_millis(50));
-            let now = wake_ups(pid);
-            now == std::mem::replace(&mut before, now)
-        });
-        thread::sleep(Duration::from_millis(1_500));
-        assert_eq!(wake_ups(pid), before);
-        let [mut first, ..] = idle;
-        first.client_sends(&query(4, 1, SELECT));
-        first.server_sends(&void(4, 1));
-        eventually("it wakes", || {
-            let rows = host.agent.json("/statements").unwrap();
-            rows.as_array().unwrap().iter().any(|row| row["count"] == 1)
-        });
-        assert!(wake_ups(pid) > before);
     });
 }
 
@@ -406,236 +307,4 @@ fn urgent_data_cost_a_gap_and_no_more() {
             c.ends();
         }
     });
-}
-
-/// Flows that are left out send nothing that could wake their reader.
-#[test]
-fn who_was_left_out_is_read_again_when_it_is_quiet() {
-    const CONNECTIONS: usize = 8;
-    const LEFT_OUT: &str = "underpass_tap_left_out{rule=\"r\"}";
-    host_with("tap_cpu = \"2%\"", |host| {
-        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
-        let mut busy = [(); CONNECTIONS].map(|()| begin(host, 4));
-        let mut asks_all = || {
-            for c in &mut busy {
-                c.client_sends(&query(4, 1, SELECT));
-                c.server_sends(&rows(4, 1, 1));
-            }
-        };
-        let left_out = || {
-            let flows = host.agent.json("/flows").unwrap();
-            let why = flows
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|f| f["why"].as_str().unwrap());
-            why.filter(|why| why.ends_with("not read now, because `tap_cpu` is used up"))
-                .count()
-        };
-        eventually("some are left out", || {
-            asks_all();
-            host.agent.metric(LEFT_OUT).unwrap_or_default() > 0.0
-        });
-        eventually("it is said of some", || {
-            asks_all();
-            left_out() > 0
-        });
-        let said =
-            "reading copies takes more than `tap_cpu`: some of the rule's flows are not read";
-        host.agent.wait_for_log(said).unwrap();
-        eventually_within("none is left out", 3 * PATIENCE, || {
-            host.agent.metric(LEFT_OUT).unwrap() == 0.0
-        });
-        host.agent
-            .wait_for_log("all of the rule's flows are read again")
-            .unwrap();
-        eventually("it is said of none", || left_out() == 0);
-        let before = told_selects(host);
-        // Requests that were not read leave a gap, and the first one behind it may have no response.
-        (0..2).for_each(|_| asks_all());
-        eventually("all are read", || {
-            told_selects(host) >= before + CONNECTIONS as u64
-        });
-        busy.into_iter().for_each(Conversation::ends);
-    });
-}
-
-/// Nothing passes on them: all that takes time is that they begin and end.
-#[test]
-fn connections_that_come_and_go_are_left_out_when_they_take_too_much() {
-    const AT_ONCE: usize = 32;
-    const LEFT_OUT: &str = "underpass_tap_left_out{rule=\"r\"}";
-    host_with("tap_cpu = \"1%\"", |host| {
-        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
-        eventually("some are left out", || {
-            (0..AT_ONCE).for_each(|_| host.connect().ends());
-            host.agent.metric(LEFT_OUT).unwrap_or_default() > 0.0
-        });
-        eventually_within("none is left out", 3 * PATIENCE, || {
-            host.agent.metric(LEFT_OUT).unwrap() == 0.0
-        });
-        let mut c = begin(host, 4);
-        c.client_sends(&query(4, 1, SELECT));
-        c.server_sends(&rows(4, 1, 1));
-        eventually("it is read", || told_selects(host) == 1);
-        c.ends();
-    });
-}
-
-#[test]
-fn a_reader_that_cannot_wait_reads_on() {
-    host(|host| {
-        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
-        let mut c = begin(host, 4);
-        let mut ask = || {
-            c.client_sends(&query(4, 1, SELECT));
-            c.server_sends(&rows(4, 1, 1));
-        };
-        ask();
-        eventually("it is read", || told_selects(host) == 1);
-        let failure = "copies of tapped flows cannot be waited for";
-        without_descriptors(&host.agent, || {
-            // It sleeps, and finds out when it is to wait again.
-            ask();
-            host.agent.wait_for_log(failure).unwrap();
-            ask();
-        });
-        eventually("all is read", || told_selects(host) == 3);
-        ask();
-        eventually("it reads on", || told_selects(host) == 4);
-        assert_eq!(host.agent.log().matches(failure).count(), 1);
-        let failed = host.agent.metric("underpass_tap_failed_waits_total");
-        assert_eq!(failed.unwrap(), 1.0);
-        c.ends();
-    });
-}
-
-/// The longest that a request may take on busy processors.
-const PATIENT: Duration = Duration::from_secs(1);
-
-/// The ring is smaller than what passes while the agent is stopped.
-#[test]
-fn an_agent_that_stops_for_seconds_is_not_noticed_and_each_frame_is_accounted_for() {
-    const STOPPED: Duration = Duration::from_secs(5);
-    host_with("tap_ring_bytes = 1048576", |host| {
-        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
-        let mut c = begin(host, 4);
-        let ask = |c: &mut Conversation| {
-            c.client_sends(&query(4, 1, SELECT));
-            c.server_sends(&rows(4, 1, 1));
-        };
-        ask(&mut c);
-        eventually("it is read", || told_selects(host) == 1);
-        host.agent.signal(Signal::SIGSTOP).unwrap();
-        let (mut asked, mut slowest) = (1, Duration::ZERO);
-        let stopped = Instant::now();
-        while stopped.elapsed() < STOPPED {
-            let began = Instant::now();
-            // Panics when a byte is missing or wrong.
-            ask(&mut c);
-            slowest = slowest.max(began.elapsed());
-            asked += 1;
-        }
-        host.agent.signal(Signal::SIGCONT).unwrap();
-        assert!(slowest < PATIENT, "{slowest:?}");
-        let mut before = told_selects(host);
-        eventually("all copies are read", || {
-            let now = told_selects(host);
-            now == std::mem::replace(&mut before, now)
-        });
-        let passed = |direction: &str, opcode: &str| {
-            let name = format!("observed_{direction}");
-            host.metric(&name, &format!("opcode=\"{opcode}\",rule=\"r\""))
-        };
-        assert_eq!(passed("requests", "query"), asked);
-        assert_eq!(passed("responses", "result"), asked);
-        let uncopied = |direction: &str| {
-            let labels = format!("direction=\"{direction}\",rule=\"r\"");
-            host.metric("observed_uncopied_frames", &labels)
-        };
-        let [requests, responses] = ["to_database", "to_client"].map(uncopied);
-        let abandoned = host.metric("tap_abandoned", "rule=\"r\"");
-        let counts = format!(
-            "{before} of {asked} told, {abandoned} abandoned, {requests} and {responses} not copied"
-        );
-        assert!(requests + responses > 0, "the ring has held all: {counts}");
-        // What was told has both its frames; what was not has lost one of them, or was waiting when others were lost.
-        assert!(before + requests.max(responses) <= asked, "{counts}");
-        assert!(
-            before + abandoned + requests + responses >= asked,
-            "{counts}"
-        );
-        c.ends();
-    });
-}
-
-/// The word of its end is lost with what there is no room for, and nothing comes that could wake the reader.
-#[test]
-fn a_flow_whose_end_was_lost_is_found_though_nothing_comes_any_more() {
-    const REQUESTS: usize = 2_000;
-    const CONNECTIONS: usize = 8;
-    host_with("tap_ring_bytes = 65536", |host| {
-        host.policy(&tapped("tap", "{ transform = \"stats\" }"));
-        let mut all = [(); CONNECTIONS].map(|()| begin(host, 4));
-        let ask = |c: &mut Conversation| {
-            c.client_sends(&query(4, 1, SELECT));
-            c.server_sends(&rows(4, 1, 1));
-        };
-        all.iter_mut().for_each(ask);
-        eventually("all are read", || told_selects(host) == CONNECTIONS as u64);
-        host.agent.signal(Signal::SIGSTOP).unwrap();
-        (0..REQUESTS).for_each(|_| ask(&mut all[0]));
-        // There may be room for one or two.
-        all.into_iter().for_each(Conversation::ends);
-        host.agent.signal(Signal::SIGCONT).unwrap();
-        eventually_within("their ends are found", 3 * PATIENCE, || {
-            host.agent.metric("underpass_tap_flows").unwrap() == 0.0
-        });
-        let uncopied = host.metric(
-            "observed_uncopied_frames",
-            "direction=\"to_database\",rule=\"r\"",
-        );
-        assert!(uncopied > 0);
-    });
-}
-
-/// Selects that were told, each with one row or more.
-fn told_selects(host: &Host<'_>) -> u64 {
-    let list = host.agent.json("/statements").unwrap();
-    let mut rows = list.as_array().unwrap().iter();
-    let row = rows.find(|row| row["table"] == "orders");
-    row.map_or(0, |row| row["count"].as_u64().unwrap())
-}
-
-#[test]
-fn the_agents_death_is_not_noticed() {
-    let sandbox = Sandbox::new().unwrap();
-    let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
-    let listener = listener.unwrap().unwrap();
-    let port = listener.local_addr().unwrap().port().to_string();
-    let rules = tapped("tap", "{ transform = \"stats\" }").replace("PORT", &port);
-    let netns = Some(&sandbox.netns);
-    let mut agent = Agent::start(Path::new(BINARY), netns, &sandbox.cgroup, "", &rules).unwrap();
-    let connect = || {
-        let to = listener.local_addr().unwrap();
-        let client = sandbox.client(|| TcpStream::connect(to));
-        Conversation {
-            client: client.unwrap().unwrap(),
-            server: accept(&listener).0,
-            in_segments: false,
-        }
-    };
-    let mut before = connect();
-    before.client_sends(&startup(4, &[("CQL_VERSION", "3.0.0")]));
-    before.server_sends(&ready(4));
-    eventually("it is read", || {
-        agent.metric("underpass_tap_flows").unwrap() == 1.0
-    });
-    agent.kill().unwrap();
-    // Neither the connection nor a new one notices.
-    for mut c in [before, connect()] {
-        c.client_sends(&query(4, 1, SELECT));
-        c.server_sends(&void(4, 1));
-        c.ends();
-    }
 }
