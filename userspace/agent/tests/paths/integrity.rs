@@ -8,6 +8,8 @@ use std::{net::TcpListener, path::Path, time::Duration};
 use integrity::{Choices, Cql, Helper, Options, Plan, Report, Server, child, drive};
 use sandbox::{Agent, Sandbox};
 
+use crate::common::eventually;
+
 /// Tests run side by side, on whatever machine there is.
 const LOADED: Duration = Duration::from_secs(5);
 
@@ -82,27 +84,45 @@ fn relayed_flows() {
     assert!(report.passed(&[]), "{report}");
 }
 
-/// Both ends are the agent's to see. Waiting by epoll, as drivers and databases do: what differs for
-/// ends that block is in docs/decisions/0005-shortcut.md.
+/// Both ends are the agent's to see.
 #[test]
 fn flows_on_the_shortcut() {
+    past_tcp("bypass", None);
+}
+
+/// Both ends exchange with the agent what they have to say past TCP.
+#[test]
+fn flows_with_short_legs() {
+    past_tcp("enrich", Some(Cql::default()));
+}
+
+/// Drives 384 MiB past TCP, some of it by ends that are killed or reset. They wait by epoll, as drivers and databases do: what
+/// differs for ends that block is in docs/decisions/0005-shortcut.md.
+fn past_tcp(action: &str, cql: Option<Cql>) {
     let helper = Helper::test("integrity::an_end_that_is_killed").unwrap();
     let sandbox = Sandbox::new().unwrap();
     let options = Options {
         helper: Some(helper.clone()),
+        never_blocks: cql.is_some(),
         ..Options::default()
     };
-    let server = sandbox.client(|| {
+    let start = || {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         Server::start_with(listener, options).unwrap()
-    });
+    };
+    // The shortcut needs both ends beneath the agent's cgroup.
+    let server = match action {
+        "bypass" => sandbox.client(start),
+        _ => sandbox.server(start),
+    };
     let server = server.unwrap();
     let policy = format!(
-        "[[rule]]\nname = \"r\"\nto = [\":{}\"]\naction = \"bypass\"\nshortcut = true\n",
+        "[[rule]]\nname = \"r\"\nto = [\":{}\"]\naction = \"{action}\"\nshortcut = true\n",
         server.addr().port()
     );
     let binary = Path::new(env!("CARGO_BIN_EXE_underpass"));
     let agent = Agent::start(binary, Some(&sandbox.netns), &sandbox.cgroup, "", &policy).unwrap();
+    agent.wait_for_log("path works path=\"shortcut\"").unwrap();
     let plan = Plan {
         choices: Choices::named(&crate::common::ways::PAST_TCP).unwrap(),
         bytes: 384 << 20,
@@ -110,14 +130,24 @@ fn flows_on_the_shortcut() {
         connections: (1, 64),
         hang_limit: LOADED,
         helper: Some(helper),
+        cql,
         ..Plan::new(server.addr())
     };
     let report = sandbox.client(|| drive(&plan)).unwrap();
     // It leaves out bytes that took TCP.
     assert!(report.passed(&["fionread".into()]), "{report}");
-    for killed in ["client-killed", "server-killed"] {
-        assert!(report.behaviours.contains_key(killed), "{report}");
+    for ends in [
+        "client-killed",
+        "server-killed",
+        "client-reset",
+        "server-reset",
+        "close-unread",
+    ] {
+        assert!(report.behaviours.contains_key(ends), "{ends}: {report}");
     }
     let taken = agent.metric("underpass_shortcut_bytes_total{way=\"shortcut\"}");
     assert!(taken.unwrap() > (64 << 20) as f64);
+    eventually("no leg is left", || {
+        agent.metric("underpass_short_legs").unwrap() == 0.0
+    });
 }

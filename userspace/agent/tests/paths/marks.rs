@@ -7,6 +7,7 @@ mod flips;
 mod socket;
 mod spliced;
 mod undecided;
+mod untouched;
 
 use std::{
     io::{ErrorKind, Read, Write},

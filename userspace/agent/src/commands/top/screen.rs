@@ -362,7 +362,9 @@ fn question(process: &str, action: &str) -> String {
             "New connections go straight to the database, unread. Running ones that go through the agent are decoded no \
              more; those that are read from copies stay as they are."
         }
-        "observe" => "New connections are counted, and not decoded. Running ones stay as they are.",
+        "observe" => {
+            "New connections are counted, and not decoded, and running ones that the agent does not carry."
+        }
         "enrich" => "New connections are decoded, and running ones that go through the agent.",
         _ => {
             "New connections are refused. Running ones that go through the agent are reset; the others stay as they are."
