@@ -95,7 +95,7 @@ fn page(all: &Value) -> String {
          The p99 of those that are read is {} of that of the others.\n\n\
          ## Connections that were there before\n\n\
          {} running connections were read {} after their rule (the bar is 2 s), by an agent \
-         (a {} build) with {} MiB of memory besides its program.\n\n\
+         (a {} build) with {} MiB of memory besides its program and its rings.\n\n\
          ## Every statement counted\n\n\
          A driver asked {} times, and the agent's rows have each statement, its errors apart; none was lost. Latencies in µs, by the \
          clock of the kernel, of the driver (less what it adds by itself) and of the database:\n\n\

@@ -32,8 +32,11 @@ use super::{
 /// Upgrades of a short run.
 const FEW: usize = 1;
 
-/// The time in which nothing is exchanged: of a short run, and of a long one.
+/// The time before the exchanges, and as much behind them, in which nothing is exchanged: of a short run, and of a long one.
 const QUIET: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(45)];
+
+/// The limit on the time until each suite has passed once, and its programs are warm.
+const WARM: Duration = Duration::from_secs(300);
 
 /// Longer than an agent drains whose flows all go.
 const DRAINED: Duration = Duration::from_secs(60);
@@ -69,42 +72,60 @@ fn drivers_work_while_agents_take_over_from_one_another() {
     let mut agent = start(&cassandra, &cgroup);
     let measured = Measured::default();
     let (stop, cases) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let mut between = None;
+    let passed_once = AtomicUsize::new(0);
+    let mut times = None;
+    let mut tapped = 0.0_f64;
     thread::scope(|scope| {
         scope.spawn(|| in_cgroup(&cgroup, async || ask(&cassandra, &measured, &stop).await));
         for program in programs.iter().flatten() {
-            let (cassandra, cgroup, stop, cases) = (&cassandra, &cgroup, &stop, &cases);
-            scope.spawn(move || program.again_and_again(cassandra, cgroup, stop, cases));
+            let (cassandra, cgroup, stop) = (&cassandra, &cgroup, &stop);
+            let passed = (&cases, &passed_once);
+            scope.spawn(move || program.again_and_again(cassandra, cgroup, stop, passed));
         }
         if programs.is_some() {
-            let (cassandra, cgroup, stop, cases) = (&cassandra, &cgroup, &stop, &cases);
-            scope.spawn(move || rust(cassandra, cgroup, stop, cases));
+            let (cassandra, cgroup, stop) = (&cassandra, &cgroup, &stop);
+            let passed = (&cases, &passed_once);
+            scope.spawn(move || rust(cassandra, cgroup, stop, passed));
         }
         let upgraded = || {
-            while measured.is_empty() {
+            let suites = programs.as_ref().map_or(0, |programs| programs.len() + 1);
+            let starts = Instant::now();
+            while measured.is_empty() || passed_once.load(Relaxed) < suites {
+                assert!(starts.elapsed() < WARM, "not every suite has passed");
                 thread::sleep(Duration::from_millis(10));
             }
-            thread::sleep(QUIET[usize::from(programs.is_some())]);
+            let quiet = QUIET[usize::from(programs.is_some())];
+            let warm = Instant::now();
+            thread::sleep(quiet);
             let begun = Instant::now();
             for n in 0..wanted.unwrap_or(FEW) {
                 policy(&agent, &cassandra, n + 1);
                 let mut former = agent.take_over("").unwrap();
                 let log = former.ends_within(DRAINED).unwrap();
                 assert!(log.contains("why=Drained"), "{log}");
+                tapped = tapped.max(agent.metric("underpass_tap_flows").unwrap());
             }
-            (begun, Instant::now())
+            let ended = Instant::now();
+            thread::sleep(quiet);
+            [warm, begun, ended]
         };
         // What fails here must not keep the others going.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(upgraded));
         stop.store(true, Relaxed);
-        between = Some(result.unwrap_or_else(|why| std::panic::resume_unwind(why)));
+        times = Some(result.unwrap_or_else(|why| std::panic::resume_unwind(why)));
     });
-    let (begun, ended) = between.unwrap();
-    let [quiet, during] = measured.split(begun, ended);
+    let [warm, begun, ended] = times.unwrap();
+    let [quiet, during] = measured.split(warm, begun, ended);
     let failed = measured.failed.into_inner().unwrap();
     assert!(failed.is_empty(), "{failed:?}");
     assert!(agent.metric("underpass_taken_over_flows_total").unwrap() > 0.0);
+    assert!(
+        programs.is_none() || tapped > 0.0,
+        "none was read from copies"
+    );
     let result = json!({
+        "kernel": fs::read_to_string("/proc/sys/kernel/osrelease").unwrap().trim(),
+        "processors": thread::available_parallelism().unwrap(),
         "upgrades": wanted.unwrap_or(FEW),
         "seconds": (ended - begun).as_secs(),
         "suites_cases": cases.into_inner(),
@@ -157,11 +178,15 @@ fn page(result: &Value) -> String {
          Made by `UPDATE_DOCS=1 cargo xtask soak --upgrades {upgrades}`, which says how; from `upgrades.json`.\n\n\
          The agent was exchanged {upgrades} times in {seconds} s, while the suites of five drivers (Go, Java, JavaScript, Python, Rust)\n\
          ran over and over, in turns through a pipeline and read from copies, and the Rust driver measured its own requests,\n\
-         which go through the pipeline. Builds are debug builds, and all of it, with Cassandra, is on one machine.\n\n\
+         which go through the pipeline. Nothing was exchanged for {quiet_seconds} s before that, when each suite had passed once, and as long behind\n\
+         it: the quiet. Builds are debug builds, and all of it, with Cassandra, is on one machine: {kernel}, {processors} processors.\n\n\
          | requests | | p50 | p99 | p99.9 | longest |\n| --- | --- | --- | --- | --- | --- |\n{quiet}{during}\n\
          Errors: {errors} in these and in {cases} cases of the suites. The thousandth request took {ratio:.1} times as long as in quiet.\n\
          The bar, no error and at most {BAR} times, is {is_met}.\n",
         upgrades = result["upgrades"],
+        quiet_seconds = QUIET[1].as_secs(),
+        kernel = result["kernel"].as_str().unwrap(),
+        processors = result["processors"],
         seconds = result["seconds"],
         quiet = row("in quiet", &result["quiet"]),
         during = row("during upgrades", &result["during"]),
@@ -186,7 +211,7 @@ fn start<'a>(cassandra: &Cassandra, cgroup: &'a Cgroup) -> Agent<'a> {
 fn rules(cassandra: &Cassandra, turn: usize) -> String {
     let (to, copied) = (cassandra.addr, COPIED[turn % COPIED.len()]);
     format!(
-        "[[rule]]\nname = \"copied\"\nto = [\"{to}\"]\nprocess = {copied}\naction = \"enrich\"\nfail = \"closed\"\n\
+        "[[rule]]\nname = \"copied\"\nto = [\"{to}\"]\nprocess = {copied}\naction = \"enrich\"\npath = \"tap\"\n\
          pipeline = [{{ transform = \"stats\" }}]\n\
          [[rule]]\nname = \"changed\"\nto = [\"{to}\"]\naction = \"enrich\"\nfail = \"closed\"\n{PIPELINE}\n"
     )
@@ -240,8 +265,9 @@ impl Program {
         cassandra: &Cassandra,
         cgroup: &Cgroup,
         stop: &AtomicBool,
-        cases: &AtomicUsize,
+        (cases, passed_once): (&AtomicUsize, &AtomicUsize),
     ) {
+        let mut is_first = true;
         let turns = [("5", "none"), ("4", "lz4"), ("5", "lz4"), ("4", "none")];
         // The driver for JavaScript speaks version 4, and compresses nothing.
         let speaks = |turn: &(&str, &str)| self.name != "node" || *turn == ("4", "none");
@@ -256,18 +282,26 @@ impl Program {
             let words: Vec<&OsStr> = self.words.iter().map(|word| word.as_os_str()).collect();
             let passed = suite::run(cassandra, Some(cgroup), &words, &args);
             cases.fetch_add(passed.len(), Relaxed);
+            passed_once.fetch_add(usize::from(std::mem::take(&mut is_first)), Relaxed);
         }
     }
 }
 
 /// The Rust driver's cases, of which each panics where it fails.
-fn rust(cassandra: &Cassandra, cgroup: &Cgroup, stop: &AtomicBool, cases: &AtomicUsize) {
+fn rust(
+    cassandra: &Cassandra,
+    cgroup: &Cgroup,
+    stop: &AtomicBool,
+    (cases, passed_once): (&AtomicUsize, &AtomicUsize),
+) {
+    let mut is_first = true;
     while !stop.load(Relaxed) {
         in_cgroup(cgroup, async || {
             let session = connect(cassandra, "upgraded").await.unwrap();
             workload(&session, &format!("{KEYSPACE}_rust")).await;
         });
         cases.fetch_add(1, Relaxed);
+        passed_once.fetch_add(usize::from(std::mem::take(&mut is_first)), Relaxed);
     }
 }
 
@@ -283,8 +317,8 @@ impl Measured {
         self.took.lock().unwrap().is_empty()
     }
 
-    /// Sums up requests that began before, and those that began between.
-    fn split(&self, begun: Instant, ended: Instant) -> [Value; 2] {
+    /// Sums up requests that began outside of the exchanges, once all was warm, and those that began between.
+    fn split(&self, warm: Instant, begun: Instant, ended: Instant) -> [Value; 2] {
         let took = self.took.lock().unwrap();
         let of = |is_of: &dyn Fn(Instant) -> bool| {
             let of = took.iter().filter(|(at, _)| is_of(*at));
@@ -295,7 +329,8 @@ impl Measured {
                 "requests": us.len(), "p50_us": at(0.5), "p99_us": at(0.99), "p99_9_us": at(0.999), "max_us": at(1.0),
             })
         };
-        [of(&|at| at < begun), of(&|at| begun <= at && at < ended)]
+        let is_between = move |at| begun <= at && at < ended;
+        [of(&|at| warm <= at && !is_between(at)), of(&is_between)]
     }
 }
 
