@@ -58,7 +58,7 @@ pub enum Command {
         take_over: bool,
     },
     /// Have another agent, of the binary that is installed now, take over from the one that runs. Nothing is refused; flows that
-    /// go through the agent stay with the old one, which drains
+    /// go through the agent are handed over, and those that cannot be stay with the old one, which drains
     Upgrade(commands::upgrade::UpgradeArgs),
     /// Write a first policy, made of what this host does: it reads and counts who asks what, and changes nothing
     Init(commands::init::InitArgs),
@@ -96,7 +96,7 @@ pub enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Policy file that names the cgroup, the pins and the container runtimes to check
+        /// Policy file that names the cgroup, the pins and the container runtimes to check, and whose rules running connections are held against
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },

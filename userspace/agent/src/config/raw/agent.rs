@@ -142,7 +142,7 @@ pub(in crate::config) struct RawAgent {
     pub splice: Option<Spanned<String>>,
     /// Bytes of the rings by which copies of packets come to the agent (`path = "tap"`): one for each processor, up to four, and
     /// so many bytes together, rounded up to a power of two; before each of 1 MiB and more one of 256 KiB is used. The default holds
-    /// what 100,000 requests a second bring in 100 ms. They are made when a rule taps.
+    /// what 100,000 requests a second bring in 100 ms, where the processors share them. They are made when a rule taps.
     #[schemars(
         with = "Option<i64>",
         range(min = MIN_TAP_RING_BYTES, max = MAX_TAP_RING_BYTES),

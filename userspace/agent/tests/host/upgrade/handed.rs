@@ -310,7 +310,7 @@ fn what_takes_long_is_answered_first() {
     let text = "SELECT c FROM shop.paged WHERE p = 1";
     client.write_all(&frames::query(4, 5, text)).unwrap();
     let mut former = agent.take_over("").unwrap();
-    // It is held for two seconds, and then goes on where it is.
+    // It is held for half a second, and then goes on where it is.
     thread::sleep(Duration::from_millis(2500));
     client.write_all(&frames::query(4, 6, text)).unwrap();
     for stream in [5, 6] {
