@@ -60,7 +60,8 @@ pub fn folds_as_asked(agent: &Agent<'_>, more: &str) {
     }
     let metrics = agent.metrics().unwrap();
     let became = by_label(&metrics, "underpass_fold_requests_total", "outcome");
-    let not: f64 = became.values().sum::<f64>() - became["folded"];
+    // Those that went while none was there yet are more the slower the machine is.
+    let not = became.values().sum::<f64>() - became["folded"] - became["away"];
     assert!(became["folded"] > not, "{became:?}");
     let mut ended = nonzero(by_label(&metrics, "underpass_fold_ended_total", "why"));
     ended.remove("unused");
