@@ -331,7 +331,7 @@ impl Leg {
     /// sockmap refuses (ENOMEM): the leg takes TCP from then on, and so do these bytes.
     ///
     /// # Errors
-    /// Those of `write`.
+    /// `write` fails, also by TCP.
     pub fn write(&self, mut write: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
         match write() {
             Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {

@@ -109,16 +109,28 @@ pub fn run_in<T: Send>(
     cgroup: Option<&Cgroup>,
     body: impl FnOnce() -> T + Send,
 ) -> anyhow::Result<T> {
+    let joins = || {
+        netns
+            .map(Netns::enter)
+            .transpose()
+            .context("cannot join the network namespace")?;
+        cgroup
+            .map(Cgroup::enter)
+            .transpose()
+            .context("cannot join the cgroup")?;
+        Ok(())
+    };
+    run_after(joins, body)
+}
+
+/// Runs `body` on a thread of its own, once that has joined something.
+fn run_after<T: Send>(
+    joins: impl FnOnce() -> anyhow::Result<()> + Send,
+    body: impl FnOnce() -> T + Send,
+) -> anyhow::Result<T> {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            netns
-                .map(Netns::enter)
-                .transpose()
-                .context("cannot join the network namespace")?;
-            cgroup
-                .map(Cgroup::enter)
-                .transpose()
-                .context("cannot join the cgroup")?;
+            joins()?;
             Ok(body())
         });
         match thread.join() {

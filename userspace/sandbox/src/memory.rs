@@ -3,12 +3,11 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    thread,
 };
 
 use anyhow::{Context, bail};
 
-use super::{cgroup, program};
+use super::{cgroup, program, run_after};
 
 /// A memory cgroup of version 1 (cgroup-v1/memory.rst), beneath that of this process. Version 2 has none for tests: single threads
 /// join their cgroups ([`super::Cgroup`]), and such cgroups account no memory.
@@ -65,18 +64,11 @@ impl MemoryCgroup {
     /// The thread cannot join.
     ///
     /// # Panics
-    /// As `body` does.
+    /// `body` panics.
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
-        thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                fs::write(self.0.join("tasks"), "0")?;
-                Ok(body())
-            });
-            match thread.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        })
+        let joins =
+            || fs::write(self.0.join("tasks"), "0").context("cannot join the memory cgroup");
+        run_after(joins, body)
     }
 
     /// Limits what TCP may hold for its sockets to these bytes. None: no limit any more. Only sockets that are made while there is a
