@@ -1,9 +1,12 @@
 //! The committed Markdown pages: of a run an index and a page for each experiment, or all of it in one; the bars; profiles.
 
+use std::collections::BTreeMap;
+
 use crate::{
     bars,
     experiment::{self, database},
     markdown::{Page, Table, Text, escaped},
+    metric::Process,
     number,
     schema::{Experiment, Path, PathKind, Profile, Program, Run},
     sequential::{self, ERROR, LOOKS, NARROW_RATIO, NARROW_US},
@@ -163,11 +166,12 @@ fn costs(page: &mut Page, run: &Run) {
             });
         page.table("BPF programs under load", &table, &run.programs);
     }
-    shares(page, run);
+    shares(page, run, "../..");
+    calls(page, run);
 }
 
-/// Adds the users of the CPUs; nothing where nothing was profiled.
-fn shares(page: &mut Page, run: &Run) {
+/// Adds the users of the CPUs; nothing where nothing was profiled. `root`: the project's root, from the page's folder.
+fn shares(page: &mut Page, run: &Run, root: &'static str) {
     if run.profiles.is_empty() {
         return;
     }
@@ -191,11 +195,71 @@ fn shares(page: &mut Page, run: &Run) {
     let table = table
         .numbers("samples", |profile| number::grouped(profile.samples as f64))
         .words("flame graph", |profile| match &profile.flame_graph {
-            Some(file) => Text::new().code(&**file),
+            Some(file) => Text::new().page("picture", &format!("{root}/{file}")),
             None => number::NONE.into(),
         });
     let caption = "Share of all CPUs' busy time, from a profile";
     page.table(caption, &table, &run.profiles);
+}
+
+/// The kinds of system calls in tables, with their names in the kernel. All others are one more kind.
+pub const CALLS: [(&str, &[&str]); 4] = [
+    ("reads", &["recvfrom", "recvmsg", "read", "readv"]),
+    (
+        "writes",
+        &["sendto", "sendmsg", "write", "writev", "io_uring_enter"],
+    ),
+    (
+        "waits",
+        &["epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll"],
+    ),
+    ("futexes", &["futex"]),
+];
+
+/// The name of all system calls together, in [`Profile::calls`].
+pub const ALL_CALLS: &str = "all";
+
+/// Adds how often each process called the kernel; nothing where that was not counted.
+fn calls(page: &mut Page, run: &Run) {
+    let profiles = run
+        .profiles
+        .iter()
+        .filter(|profile| !profile.calls.is_empty());
+    let profiles: Vec<&Profile> = profiles.collect();
+    if profiles.is_empty() {
+        return;
+    }
+    let mut table = Table::of_rows()
+        .words("path", |profile: &&&Profile| profile.path.clone())
+        .words("experiment", |profile| {
+            Text::new().code(&*profile.experiment)
+        });
+    for process in Process::ALL.map(Process::name) {
+        table = table.numbers(process, move |profile| {
+            profile
+                .calls
+                .get(process)
+                .map_or_else(|| number::NONE.into(), by_kind)
+        });
+    }
+    let kinds = CALLS.map(|(kind, _)| kind).join(" + ");
+    page.table(
+        format!("System calls for an operation: {kinds} + others, from `perf stat`"),
+        &table,
+        &profiles,
+    );
+}
+
+/// A process's system calls by kind, those of no kind last.
+fn by_kind(calls: &BTreeMap<String, f64>) -> String {
+    let of = |name: &str| calls.get(name).copied().unwrap_or_default();
+    let kinds = CALLS.map(|(_, names)| names.iter().map(|name| of(name)).sum::<f64>());
+    let others = (of(ALL_CALLS) - kinds.iter().sum::<f64>()).max(0.0);
+    let figures = kinds
+        .into_iter()
+        .chain([others])
+        .map(|each| format!("{each:.2}"));
+    figures.collect::<Vec<_>>().join(" + ")
 }
 
 /// Where the time went: shares, and a picture for each path. For a page in a folder of the
@@ -206,7 +270,8 @@ pub fn profiles(run: &Run) -> String {
         page.paragraph("Nothing was profiled in the committed run.");
         return page.end();
     }
-    shares(&mut page, run);
+    shares(&mut page, run, "..");
+    calls(&mut page, run);
     let mut experiment = "";
     for profile in &run.profiles {
         let Some(file) = &profile.flame_graph else {

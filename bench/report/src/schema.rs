@@ -347,6 +347,10 @@ pub struct Profile {
     pub samples: u64,
     /// The shares of the samples by who ran: `generator`, `proxy`, `database`, `other`; they sum up to 1.
     pub shares: BTreeMap<String, f64>,
+    /// The system calls for an operation, by who calls (`generator`, `proxy`, `database`) and by name, as
+    /// `recvfrom`. Runs from before they were counted have none.
+    #[serde(default)]
+    pub calls: BTreeMap<String, BTreeMap<String, f64>>,
     /// The flame graph, from the project's root; None: not rendered.
     pub flame_graph: Option<String>,
 }

@@ -165,10 +165,25 @@ fn loads_and_their_sources_are_told() {
         path: "enrich".into(),
         samples: 12_345,
         shares: [("proxy".into(), 0.31), ("other".into(), 0.69)].into(),
-        flame_graph: Some("bench/results/enrich.svg".into()),
+        calls: [(
+            "proxy".into(),
+            [
+                ("recvfrom", 2.0),
+                ("sendto", 0.5),
+                ("io_uring_enter", 0.25),
+                ("all", 3.0),
+            ]
+            .map(|(name, times)| (name.to_owned(), times))
+            .into(),
+        )]
+        .into(),
+        flame_graph: Some("bench/results/flames/enrich.svg".into()),
     });
     let page = full(&run);
-    assert!(page.contains("| enrich | `node-raw` | 69.0 % | 31.0 % | 12,345 |"));
+    let shares = "| enrich | `node-raw` | 69.0 % | 31.0 % | 12,345 | [picture](../../bench/results/flames/enrich.svg) |";
+    assert!(page.contains(shares), "{page}");
+    let calls = "| enrich | `node-raw` | – | 2.00 + 0.75 + 0.00 + 0.00 + 0.25 | – |";
+    assert!(page.contains(calls), "{page}");
     let program = "| `connect4` | `cgroup_sock_addr` | `connect` | 120,000 | 412 | 2,900 | 8,123 |";
     assert!(page.contains(program), "{page}");
 }

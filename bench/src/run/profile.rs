@@ -9,8 +9,8 @@ use std::{
     fs,
     io::BufReader,
     os::unix::process::CommandExt,
-    path::Path,
-    process::{Command, Stdio},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
     thread,
     time::Duration,
 };
@@ -24,7 +24,11 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use report::schema::Profile;
+use report::{
+    metric::Process,
+    pages::{ALL_CALLS, CALLS},
+    schema::Profile,
+};
 
 use super::stage::Lane;
 
@@ -35,6 +39,12 @@ const SECONDS: f64 = 5.0;
 const SAMPLES_A_SECOND: &str = "1997";
 /// The time that `perf` needs to open an event on every CPU before it counts.
 const PERF_STARTS: Duration = Duration::from_millis(300);
+/// The seconds of each path in which system calls are counted: apart from the samples, because counting costs each call something.
+const COUNT_SECONDS: f64 = 2.0;
+/// The event of all system calls together.
+const EVERY_CALL: &str = "raw_syscalls:sys_enter";
+/// The events of one system call each are called so, followed by its name.
+const ONE_CALL: &str = "syscalls:sys_enter_";
 /// The narrowest frame in percent: a picture, not an archive.
 const NARROWEST_PERCENT: f64 = 0.4;
 
@@ -87,11 +97,9 @@ pub fn take(
     let generator = lane.generator.as_mut().context("not connected")?;
     let generator_pid = generator.pid();
     let worked = generator.work(SECONDS);
-    if let Ok(pid) = i32::try_from(perf.id()) {
-        let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
-    }
-    perf.wait()?;
+    end(&mut perf)?;
     worked?;
+    let calls = calls(lane, database_pids)?;
     let who = |pid: u32| match pid {
         pid if pid == generator_pid => "generator",
         pid if lane.proxy_pids.contains(&pid) => "proxy",
@@ -106,8 +114,88 @@ pub fn take(
         path: lane.path.into(),
         samples,
         shares,
+        calls,
         flame_graph: Some(file.display().to_string()),
     })
+}
+
+/// Ends a `perf` as ctrl-C does: it writes what it has.
+fn end(perf: &mut Child) -> anyhow::Result<()> {
+    if let Ok(pid) = i32::try_from(perf.id()) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
+    }
+    perf.wait()?;
+    Ok(())
+}
+
+/// Counts the system calls for an operation of generator, proxy and database, by name.
+fn calls(
+    lane: &mut Lane<'_>,
+    database_pids: &[u32],
+) -> anyhow::Result<BTreeMap<String, BTreeMap<String, f64>>> {
+    let generator = lane.generator.as_mut().context("not connected")?;
+    let generator_pid = [generator.pid()];
+    let all = [
+        (Process::Generator, &generator_pid[..]),
+        (Process::Proxy, &lane.proxy_pids),
+        (Process::Database, database_pids),
+    ];
+    let scratch = tempfile::tempdir()?;
+    let mut counting = Vec::new();
+    for (process, pids) in all.into_iter().filter(|(_, pids)| !pids.is_empty()) {
+        let file = scratch.path().join(process.name());
+        counting.push((process, count(pids, &file)?, file));
+    }
+    thread::sleep(PERF_STARTS);
+    let worked = generator.work(COUNT_SECONDS);
+    for (_, perf, _) in &mut counting {
+        end(perf)?;
+    }
+    let operations = worked?.ops().max(1) as f64;
+    let per_operation = |(process, _, file): (Process, Child, PathBuf)| {
+        let text = fs::read_to_string(&file).context("perf stat")?;
+        let each = counted(&text).into_iter();
+        let each = each.map(|(name, count)| (name, count as f64 / operations));
+        Ok((process.name().to_owned(), each.collect()))
+    };
+    counting.into_iter().map(per_operation).collect()
+}
+
+/// Begins to count the system calls of all threads of these processes, into a file.
+fn count(pids: &[u32], file: &Path) -> anyhow::Result<Child> {
+    let named = CALLS.iter().flat_map(|(_, names)| names.iter());
+    let events = named.map(|name| format!("{ONE_CALL}{name}"));
+    let events: Vec<String> = events.chain([EVERY_CALL.to_owned()]).collect();
+    let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+    Command::new("perf")
+        .args([
+            "stat",
+            "--field-separator",
+            ",",
+            "--event",
+            &events.join(","),
+        ])
+        .args(["--pid", &pids.join(","), "--output"])
+        .arg(file)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .context("perf stat")
+}
+
+/// The counts that `perf stat` wrote, by the call's name. An event that the kernel does not have is left out.
+fn counted(text: &str) -> BTreeMap<String, u64> {
+    let lines = text.lines().filter_map(|line| {
+        let mut fields = line.split(',');
+        let count = fields.next()?.parse().ok()?;
+        let name = match fields.nth(1)? {
+            EVERY_CALL => ALL_CALLS,
+            event => event.strip_prefix(ONE_CALL)?,
+        };
+        Some((name.to_owned(), count))
+    });
+    lines.collect()
 }
 
 /// The process of each sample.
@@ -175,5 +263,14 @@ mod tests {
         assert_eq!(shares["proxy"], 0.75);
         assert_eq!(shares["other"], 0.25);
         assert_eq!(super::shares(&[0], who), (0, BTreeMap::new()));
+    }
+
+    #[test]
+    fn system_calls_are_told_by_their_names() {
+        let text = "# started on Mon\n\n12,,syscalls:sys_enter_recvfrom,966352,100.00,,\n\
+                    <not counted>,,syscalls:sys_enter_poll,0,100.00,,\n\
+                    40,,raw_syscalls:sys_enter,966352,100.00,,\n7,,cpu-clock,1,100.00,,\n";
+        let expected = [("all".to_owned(), 40), ("recvfrom".to_owned(), 12)];
+        assert_eq!(counted(text), expected.into());
     }
 }
