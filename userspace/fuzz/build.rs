@@ -14,7 +14,9 @@ fn main() {
     println!("cargo::rerun-if-changed=../../ebpf/src");
     println!("cargo::rerun-if-env-changed=UNDERPASS_CLANG");
     let mut build = cc::Build::new();
-    build.file("kernel/host.c").include("kernel");
+    build
+        .files(["kernel/host.c", "kernel/edge.c"])
+        .include("kernel");
     build.opt_level(1).warnings(false).flag("-std=gnu11");
     if env::var_os("CARGO_CFG_FUZZING").is_some() {
         let clang = env::var("UNDERPASS_CLANG").unwrap_or_else(|_| "clang-19".to_owned());

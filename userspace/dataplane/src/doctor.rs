@@ -108,8 +108,18 @@ pub fn running(
         (0, _) | (_, false) => readable(count, adopts, Ok(None)),
         _ => readable(count, adopts, running::try_out().map_err(|e| e.to_string())),
     };
-    let not = survey.not.into_iter().map(|(reason, count)| {
-        let detail = format!("{count} cannot be read: {}", reason.explained());
+    let not = survey.not.into_iter().map(|(reason, missed)| {
+        let mut named = missed.named;
+        match missed.count.saturating_sub(named.len() as u64) {
+            0 => {}
+            // Of namespaces no connection is known.
+            _ if named.is_empty() => {}
+            others => named.push(format!("and {others} more")),
+        }
+        let mut detail = format!("{} cannot be read: {}", missed.count, reason.explained());
+        if !named.is_empty() {
+            detail += &format!(" ({})", named.join(", "));
+        }
         finding(RUNNING, State::Notice, detail)
     });
     [read].into_iter().chain(not).collect()

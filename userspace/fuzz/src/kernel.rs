@@ -1,6 +1,6 @@
-//! The kernel's readers, compiled for this host (`kernel/host.c`).
+//! The kernel's readers, compiled for this host (`kernel/host.c`, `kernel/edge.c`).
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, mem::MaybeUninit};
 
 use ebpf::abi;
 
@@ -27,6 +27,30 @@ unsafe extern "C" {
         ring_bytes: u32,
     ) -> u32;
     fn up_host_meter() -> *const abi::Meter;
+    fn up_host_parse(bytes: *const u8, first: u32, n: u32, out: *mut Parsed) -> u32;
+}
+
+/// What the edge's program sees of a frame: `struct up_host_parsed` of `kernel/edge.c`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Parsed {
+    pub tuple: abi::EdgeTuple,
+    pub kind: u32,
+    pub flags: u8,
+    pub is_ipv6: u8,
+    pub opens: u8,
+    pub oddity: u8,
+}
+
+/// Looks at a frame of `n` bytes, of which the first buffer has these.
+pub fn parse(first: &[u8], n: usize) -> Parsed {
+    let mut parsed = MaybeUninit::<Parsed>::uninit();
+    let bytes = first.len() as u32;
+    // SAFETY: it reads so many bytes, and writes all of what it has seen unless it fails.
+    let failed = unsafe { up_host_parse(first.as_ptr(), bytes, n as u32, parsed.as_mut_ptr()) };
+    assert_eq!(failed, 0, "there is no memory below 4 GiB");
+    // SAFETY: it has not failed.
+    unsafe { parsed.assume_init() }
 }
 
 /// Walks over a packet.

@@ -14,6 +14,7 @@
 
 mod capture_file;
 mod capture_request;
+mod edge;
 mod edit;
 mod flow;
 mod handshake;
@@ -29,6 +30,7 @@ mod vault;
 
 pub use capture_file::file as capture;
 pub use capture_request::request;
+pub use edge::edge;
 pub use edit::edit;
 pub use flow::{body, frame, segment};
 pub use handshake::handshake;
@@ -44,6 +46,7 @@ mod tests {
         corpus::hold(&[
             ("body", super::body),
             ("capture", super::capture),
+            ("edge", super::edge),
             ("edit", super::edit),
             ("frame", super::frame),
             ("handshake", super::handshake),

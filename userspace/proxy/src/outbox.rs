@@ -45,7 +45,7 @@ impl SendRings {
     /// Makes a ring for each of so many workers. To be called before system calls are filtered.
     pub fn make(workers: usize, metrics: SendMetrics) -> Self {
         let ring = |worker| {
-            SendRing::new()
+            new_ring()
                 .inspect_err(|error| {
                     tracing::info!(worker, %error, "no io_uring: each flow's bytes are sent by a call of their own");
                 })
@@ -70,6 +70,14 @@ impl SendRings {
                 metrics: metrics.clone(),
             })
         })
+    }
+}
+
+/// Makes a ring, unless a test wants none.
+fn new_ring() -> io::Result<SendRing> {
+    match test_hooks::get().off("send_ring") {
+        Some(reason) => Err(io::Error::other(reason)),
+        None => SendRing::new(),
     }
 }
 

@@ -41,6 +41,10 @@ const RECEIVE_BYTES: usize = 64 << 20;
 /// Packets that overtake a held one, at most; and the longest time that it is held.
 const OVERTAKEN_BY: usize = 4;
 const HELD: Duration = Duration::from_millis(3);
+/// The time by which a packet is late.
+const LATE: Duration = Duration::from_millis(30);
+/// The longest packets that the wire takes in, whatever the ends' own MTU.
+const MTU: &str = "9000";
 /// How soon a dropped wire's thread ends.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -53,6 +57,8 @@ pub struct Faults {
     pub doubled: u32,
     /// Arrive after others that were sent later, or late.
     pub held: u32,
+    /// Arrive tens of milliseconds late, whatever overtakes them.
+    pub late: u32,
 }
 
 /// Faults that have happened so far.
@@ -68,6 +74,8 @@ pub struct Carried {
     pub doubled: u64,
     /// Packets that arrived after others that were sent later, or late.
     pub held: u64,
+    /// Packets that arrived tens of milliseconds late.
+    pub late: u64,
 }
 
 /// A wire; gone when it is dropped, and the devices with it.
@@ -118,6 +126,7 @@ impl Wire {
         let mut sockets = Vec::new();
         for ((netns, addresses), name) in [(left, "left"), (right, "right")] {
             netns.plug(addresses, &middle, name)?;
+            middle.ip(&["link", "set", name, "mtu", MTU])?;
             sockets.push(run_in(Some(&middle), None, || packet_socket(name))??);
         }
         let end = |random| {
@@ -268,6 +277,14 @@ impl End {
         } else if self.strikes(self.faults.held) {
             self.carried.held += 1;
             self.hold(frame);
+            return now;
+        } else if self.strikes(self.faults.late) {
+            self.carried.late += 1;
+            self.held.push_back(Held {
+                until: Instant::now() + LATE,
+                overtaken_by: usize::MAX,
+                frame: frame.to_vec(),
+            });
             return now;
         } else {
             now.push(frame.to_vec());

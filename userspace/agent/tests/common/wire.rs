@@ -83,9 +83,14 @@ pub fn host_with(settings: &str, body: impl FnOnce(&Host<'_>)) {
 
 /// Runs `body` with an agent whose journals may be pipes and devices, which stand for slow and full disks.
 pub fn host_with_any_journal(body: impl FnOnce(&Host<'_>)) {
+    hooked_host("any_journal=true", body);
+}
+
+/// Runs `body` with an agent that has these test hooks.
+pub fn hooked_host(hooks: &str, body: impl FnOnce(&Host<'_>)) {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("underpass");
-    let hook = format!("{}=any_journal=true", test_hooks::VARIABLE);
+    let hook = format!("{}={hooks}", test_hooks::VARIABLE);
     sandbox::program::switched(&script, BINARY, &hook).unwrap();
     host_by(&script, "", body);
 }

@@ -4,6 +4,7 @@
 mod crash;
 mod files;
 mod full;
+mod host_crash;
 
 use std::{
     fs,

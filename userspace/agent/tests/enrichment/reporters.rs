@@ -7,6 +7,7 @@ mod counted;
 mod explained;
 mod lossy;
 mod matrix;
+mod not_adopted;
 mod page;
 mod prometheus;
 mod shown;

@@ -18,6 +18,7 @@ mod marks;
 mod observe;
 mod refusals;
 mod remember;
+mod sends;
 mod session_rules;
 mod short_legs;
 mod shortcut;

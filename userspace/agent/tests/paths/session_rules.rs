@@ -60,20 +60,22 @@ fn converse(c: &mut Conversation, version: u8) {
     c.server_sends(&void(version, 4));
 }
 
+/// What a session tells of itself, with values that hold for [`converse`], and values that do not.
+const KEYS: [(&str, &str, &str); 7] = [
+    ("user", "\"alice\"", "\"bob\""),
+    ("keyspace", "\"shop\"", "\"other\""),
+    ("driver", "\"Test *\"", "\"Test\""),
+    ("driver_version", "\"4.*\"", "\"3.*\""),
+    ("application", "\"batch-7\"", "\"web\""),
+    ("protocol", "\"VERSION\"", "\"v3\""),
+    ("compression", "\"none\"", "\"lz4\", \"snappy\""),
+];
+
 #[test]
 fn every_key_decides() {
-    let keys = [
-        ("user", "\"alice\"", "\"bob\""),
-        ("keyspace", "\"shop\"", "\"other\""),
-        ("driver", "\"Test *\"", "\"Test\""),
-        ("driver_version", "\"4.*\"", "\"3.*\""),
-        ("application", "\"batch-7\"", "\"web\""),
-        ("protocol", "\"VERSION\"", "\"v3\""),
-        ("compression", "\"none\"", "\"lz4\", \"snappy\""),
-    ];
     host(|host| {
         for version in [4, 5] {
-            for (key, holds, misses) in keys {
+            for (key, holds, misses) in KEYS {
                 for (value, rule) in [(holds, "s"), (misses, "rest")] {
                     let value = value.replace("VERSION", &format!("v{version}"));
                     host.policy(&policy(&format!("{key} = [{value}]"), "enrich", "bypass"));
@@ -122,21 +124,37 @@ fn compressed(version: u8, compression: Compression, frame: &[u8]) -> Vec<u8> {
     .concat()
 }
 
+/// Versions, and how their frames may be compressed.
+const COMPRESSED: [(u8, Compression); 3] = [
+    (4, Compression::Lz4),
+    (4, Compression::Snappy),
+    (5, Compression::Lz4),
+];
+
+/// The same as [`converse`] says, compressed.
+fn converse_compressed(c: &mut Conversation, version: u8, compression: Compression) {
+    let option = ("COMPRESSION", compression.as_str().unwrap());
+    let sent = |frame: &[u8]| compressed(version, compression, frame);
+    c.client_sends(&startup(version, &[OPTIONS_SENT, &[option]].concat()));
+    c.server_sends(&authenticate(version));
+    c.client_sends(&sent(&auth_response(version, 1, b"\0alice\0secret")));
+    c.server_sends(&sent(&auth_success(version, 1)));
+    c.client_sends(&sent(&query(version, 2, SYSTEM)));
+    c.server_sends(&sent(&rows(version, 2)));
+    c.client_sends(&sent(&query(version, 3, "USE shop")));
+    c.server_sends(&sent(&set_keyspace(version, 3, "shop")));
+    c.client_sends(&sent(&query(version, 4, "SELECT v FROM orders")));
+    c.server_sends(&sent(&void(version, 4)));
+}
+
 #[test]
 fn what_is_compressed_decides_as_well() {
     host(|host| {
-        for (version, compression) in [
-            (4, Compression::Lz4),
-            (4, Compression::Snappy),
-            (5, Compression::Lz4),
-        ] {
-            let option = ("COMPRESSION", compression.as_str().unwrap());
-            let options = [OPTIONS_SENT, &[option]].concat();
-            let sent = |frame: &[u8]| compressed(version, compression, frame);
+        for (version, compression) in COMPRESSED {
             for (key, holds, misses) in [
                 ("user", "alice", "bob"),
                 ("keyspace", "shop", "other"),
-                ("compression", option.1, "none"),
+                ("compression", compression.as_str().unwrap(), "none"),
             ] {
                 for (value, rule) in [(holds, "s"), (misses, "rest")] {
                     host.policy(&policy(
@@ -145,16 +163,7 @@ fn what_is_compressed_decides_as_well() {
                         "bypass",
                     ));
                     let mut c = host.connect();
-                    c.client_sends(&startup(version, &options));
-                    c.server_sends(&authenticate(version));
-                    c.client_sends(&sent(&auth_response(version, 1, b"\0alice\0secret")));
-                    c.server_sends(&sent(&auth_success(version, 1)));
-                    c.client_sends(&sent(&query(version, 2, SYSTEM)));
-                    c.server_sends(&sent(&rows(version, 2)));
-                    c.client_sends(&sent(&query(version, 3, "USE shop")));
-                    c.server_sends(&sent(&set_keyspace(version, 3, "shop")));
-                    c.client_sends(&sent(&query(version, 4, "SELECT v FROM orders")));
-                    c.server_sends(&sent(&void(version, 4)));
+                    converse_compressed(&mut c, version, compression);
                     let flow = host.flow(&c);
                     assert_eq!(flow["rule"], rule, "v{version} {key} = {value}: {flow}");
                     c.ends();

@@ -1,5 +1,6 @@
 //! Short legs: what the agent reads skips TCP on its way from and to applications that their rule lets in.
 
+mod long;
 mod memory;
 
 use std::{
@@ -8,6 +9,8 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+
+use nix::sys::signal::Signal;
 
 use crate::common::{
     PATIENCE,
@@ -23,6 +26,9 @@ const SELECT: &str = "SELECT v FROM ks.t";
 
 /// `UP_SHORTCUT_FLOW_BYTES`.
 const FLOW_BYTES: u64 = 1 << 20;
+
+/// A writer that could write nothing for so long writes no more until somebody reads.
+const STANDSTILL: Duration = Duration::from_millis(200);
 
 /// A rule that reads its flows and lets these sockets in.
 fn lets_in(sides: &str) -> String {
@@ -79,6 +85,21 @@ fn write(mut to: &TcpStream, mut bytes: &[u8]) {
             Err(e) => panic!("{e}"),
         }
     }
+}
+
+/// Writes copies of a frame to a socket that does not block until it takes no more. Returns how many bytes it has taken.
+fn fill(mut to: &TcpStream, frame: &[u8]) -> usize {
+    let block = frame.repeat((16 << 10) / frame.len());
+    let mut sent = 0;
+    let mut moved = Instant::now();
+    while moved.elapsed() < STANDSTILL {
+        match to.write(&block[sent % block.len()..]) {
+            Ok(n) => (sent, moved) = (sent + n, Instant::now()),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => thread::yield_now(),
+            Err(e) => panic!("{e}"),
+        }
+    }
+    sent
 }
 
 /// All that comes at a socket that does not block, and how that ends.
@@ -157,27 +178,72 @@ fn an_application_that_blocks_later_is_answered_by_tcp() {
 }
 
 #[test]
-fn a_client_that_stops_reading_is_sent_no_more_than_a_mebibyte_past_tcp() {
-    host(|host| {
-        host.policy(&lets_in("\"client\""));
-        let mut c = begun(host, false);
-        exchange(&mut c);
-        let taken = || host.metric("shortcut_bytes", "way=\"shortcut\"");
-        let before = taken();
-        let answer = rows(VERSION, 1);
-        let answers = answer.repeat((3 << 20) / answer.len());
-        // Bulk takes TCP when nothing is past it.
-        let (first, others) = answers.split_at(answer.len());
-        write(&c.server, first);
-        eventually("the first is past TCP", || taken() > before);
-        write(&c.server, others);
-        eventually("it is full", || messages(host, "flow_full") > 0);
-        thread::sleep(Duration::from_millis(20));
-        assert!(taken() - before <= FLOW_BYTES, "{}", taken() - before);
-        c.client_gets(&answers);
-        exchange(&mut c);
-        ends(host, c);
-    });
+fn an_application_that_stops_reading_is_sent_no_more_than_a_mebibyte_past_tcp() {
+    for side in ["client", "database"] {
+        host(|host| {
+            host.policy(&lets_in(&format!("\"{side}\"")));
+            let mut c = begun(host, false);
+            exchange(&mut c);
+            let taken = || host.metric("shortcut_bytes", "way=\"shortcut\"");
+            let before = taken();
+            let (from, frame) = match side {
+                "client" => (&c.server, rows(VERSION, 1)),
+                _ => (&c.client, query(VERSION, 1, SELECT)),
+            };
+            let all = frame.repeat((3 << 20) / frame.len());
+            // Bulk takes TCP when nothing is past it.
+            let (first, others) = all.split_at(frame.len());
+            write(from, first);
+            eventually("the first is past TCP", || taken() > before);
+            write(from, others);
+            eventually("it is full", || messages(host, "flow_full") > 0);
+            thread::sleep(Duration::from_millis(20));
+            let past = taken() - before;
+            assert!(past <= FLOW_BYTES, "{side}: {past}");
+            match side {
+                "client" => c.client_gets(&all),
+                _ => c.server_gets(&all),
+            }
+            exchange(&mut c);
+            ends(host, c);
+        });
+    }
+}
+
+/// The agent's own end is bounded as an application's is.
+#[test]
+fn an_agent_that_does_not_run_is_sent_no_more_than_a_mebibyte_past_tcp() {
+    for side in ["client", "database"] {
+        host(|host| {
+            host.policy(&lets_in(&format!("\"{side}\"")));
+            let mut c = begun(host, false);
+            exchange(&mut c);
+            let taken = || host.metric("shortcut_bytes", "way=\"shortcut\"");
+            let (from, frame) = match side {
+                "client" => (&c.client, query(VERSION, 1, SELECT)),
+                _ => (&c.server, rows(VERSION, 1)),
+            };
+            let from = from.try_clone().unwrap();
+            let before = taken();
+            host.agent.signal(Signal::SIGSTOP).unwrap();
+            let sent = fill(&from, &frame);
+            host.agent.signal(Signal::SIGCONT).unwrap();
+            let past = taken() - before;
+            assert!(past > 0 && past <= FLOW_BYTES, "{side}: {past} of {sent}");
+            assert!(messages(host, "flow_full") > 0, "{side}");
+            // With the rest of a frame that was cut.
+            let all = frame.repeat(sent / frame.len() + 1);
+            thread::scope(|scope| {
+                scope.spawn(|| write(&from, &all[sent..]));
+                match side {
+                    "client" => c.server_gets(&all),
+                    _ => c.client_gets(&all),
+                }
+            });
+            exchange(&mut c);
+            ends(host, c);
+        });
+    }
 }
 
 #[test]
@@ -217,8 +283,15 @@ fn a_flow_that_is_read_no_more_is_relayed_and_spliced_and_read_again() {
                 let marked = operator.mark(&[&host.flow(&c)["id"].to_string(), action]);
                 assert_eq!(marked["counts"]["changed"], 1, "{marked}");
                 (0..10).for_each(|_| exchange(&mut c));
-                if action == "bypass" {
-                    eventually("it is carried", || host.flow(&c)["path"] == carried);
+                match action {
+                    "bypass" => eventually("it is carried", || host.flow(&c)["path"] == carried),
+                    _ if splice == "off" => assert_eq!(short_legs(host), 2.0),
+                    _ => eventually("it says why its legs are long", || {
+                        why(host, &c)
+                            .matches("leg is long: it was taken back")
+                            .count()
+                            == 2
+                    }),
                 }
                 (0..10).for_each(|_| exchange(&mut c));
             }

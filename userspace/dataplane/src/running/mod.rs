@@ -144,7 +144,11 @@ impl Adopter {
     ) -> Result<Adopted, AttachError> {
         let mut adopted = Adopted {
             by_rule: BTreeMap::new(),
-            not: survey.not,
+            not: survey
+                .not
+                .iter()
+                .map(|(reason, missed)| (*reason, missed.count))
+                .collect(),
         };
         if survey.wanted.is_empty() {
             return Ok(adopted);

@@ -100,8 +100,20 @@ pub struct Survey {
     pub(crate) wanted: Vec<Wanted>,
     /// The namespaces in which they are.
     pub(crate) places: Vec<Place>,
-    pub(crate) not: BTreeMap<NotAdopted, u64>,
+    pub(crate) not: BTreeMap<NotAdopted, Missed>,
 }
+
+/// Running connections that should be read and cannot be, for one reason.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Missed {
+    /// The number of them.
+    pub count: u64,
+    /// The first [`MAX_NAMED`] of them, in words: `192.0.2.1:40000 to 192.0.2.2:9042 of java`.
+    pub named: Vec<String>,
+}
+
+/// The number of connections that are named for each reason, at most.
+const MAX_NAMED: usize = 3;
 
 /// The verdict of the policy on a running connection.
 enum Verdict {
@@ -131,7 +143,7 @@ impl Survey {
             match side.verdict(policy, owner, netns) {
                 Verdict::None => {}
                 Verdict::Reads(_) if !seen.sees(side.connection.cgroup_id) => {
-                    survey.count(NotAdopted::OutsideCgroup);
+                    survey.leave(NotAdopted::OutsideCgroup, &side, owner);
                 }
                 Verdict::Reads(met) => {
                     let rule = met.index.and_then(|index| policy.rules.get(index));
@@ -140,14 +152,23 @@ impl Survey {
                     let opener = owner.filter(|_| !side.is_incoming);
                     survey.wanted.push(side.wanted(&met, depth, opener, scope));
                 }
-                Verdict::Not(reason) => survey.count(reason),
+                Verdict::Not(reason) => survey.leave(reason, &side, owner),
             }
         }
         Ok(survey)
     }
 
     fn count(&mut self, reason: NotAdopted) {
-        *self.not.entry(reason).or_default() += 1;
+        self.not.entry(reason).or_default().count += 1;
+    }
+
+    /// Counts a connection that cannot be read, and names the first ones.
+    fn leave(&mut self, reason: NotAdopted, side: &Side, owner: Option<&Owner>) {
+        self.count(reason);
+        let named = self.not.entry(reason).or_default();
+        if named.named.len() < MAX_NAMED {
+            named.named.push(side.in_words(owner));
+        }
     }
 
     /// Lists the connections of each place, [`MAX_CONNECTIONS`] in all.
@@ -255,6 +276,18 @@ impl Side {
             false => self.connection.peer,
             true => self.connection.own,
         }
+    }
+
+    /// Names the connection: the client, what it has dialled, and the process that has it open, if that is known.
+    fn in_words(&self, owner: Option<&Owner>) -> String {
+        let client = match self.is_incoming {
+            false => self.connection.own,
+            true => self.connection.peer,
+        };
+        let of = owner.map_or_else(String::new, |owner| {
+            format!(" of {}", owner.name.escape_debug())
+        });
+        format!("{client} to {}{of}", self.dialled())
     }
 
     /// Whether a rule that has flows read, or carries them, may hold: so the process is worth looking for.

@@ -32,6 +32,7 @@ __u32 bpf_get_smp_processor_id(void);
 void *bpf_ringbuf_reserve(void *ring, __u64 bytes, __u64 flags);
 void bpf_ringbuf_submit(void *record, __u64 flags);
 struct bpf_tcp_sock *bpf_tcp_sock(struct bpf_sock *sk);
+__u64 bpf_xdp_get_buff_len(struct xdp_md *ctx);
 
 /* The socket of packets here has no storage. */
 static inline void *bpf_sk_storage_get(void *map, void *sk, void *value, __u64 flags)

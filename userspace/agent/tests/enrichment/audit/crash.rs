@@ -17,13 +17,21 @@ const MANY: usize = 800;
 /// Kills of the agent.
 const KILLS: usize = 10;
 
-/// Runs `body` with a folder on a disk of a few MiB, which goes with its thread: nobody else sees it.
-fn on_a_small_disk(body: impl FnOnce(&Path) + Send) {
-    let on_it = || {
+/// Runs `body` on a thread with mounts of its own, which go with it: nobody else sees them.
+pub(super) fn with_mounts_of_its_own(body: impl FnOnce() + Send) {
+    let apart = || {
         let nothing = None::<&str>;
         unshare(CloneFlags::CLONE_NEWNS).unwrap();
         let apart = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
         mount(nothing, "/", nothing, apart, nothing).unwrap();
+        body();
+    };
+    std::thread::scope(|scope| scope.spawn(apart).join().unwrap());
+}
+
+/// Runs `body` with a folder on a disk of a few MiB.
+fn on_a_small_disk(body: impl FnOnce(&Path) + Send) {
+    with_mounts_of_its_own(|| {
         let folder = tempfile::tempdir().unwrap();
         mount(
             Some("disk"),
@@ -35,8 +43,7 @@ fn on_a_small_disk(body: impl FnOnce(&Path) + Send) {
         .unwrap();
         body(folder.path());
         umount2(folder.path(), MntFlags::MNT_DETACH).unwrap();
-    };
-    std::thread::scope(|scope| scope.spawn(on_it).join().unwrap());
+    });
 }
 
 /// The lines, all of which are whole, as of a file that nobody writes to.

@@ -8,21 +8,20 @@ use std::{
     time::Instant,
 };
 
-use agent::config::Config;
-use dataplane::{NotAdopted, doctor};
+use dataplane::NotAdopted;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sandbox::{Agent, Netns, Resident, Sandbox, run_in};
 
 use super::*;
-use crate::common::{BINARY, PATIENCE, accept, wire::host_with};
+use crate::common::{BINARY, PATIENCE, accept};
 
-const STATS: &str = "{ transform = \"stats\" }";
+pub(super) const STATS: &str = "{ transform = \"stats\" }";
 
-fn taps() -> String {
+pub(super) fn taps() -> String {
     policy("fail = \"open\"\npath = \"tap\"", STATS)
 }
 
-fn asks(c: &mut Conversation, version: u8, times: usize) {
+pub(super) fn asks(c: &mut Conversation, version: u8, times: usize) {
     for _ in 0..times {
         c.client_sends(&query(version, 1, SELECT));
         c.server_sends(&rows(version, 1, 3));
@@ -30,12 +29,12 @@ fn asks(c: &mut Conversation, version: u8, times: usize) {
 }
 
 /// Whether so many requests were paired with their responses, each with its own: these have three rows.
-fn are_paired(agent: &Agent<'_>, requests: u64) -> bool {
+pub(super) fn are_paired(agent: &Agent<'_>, requests: u64) -> bool {
     counted(agent) == (requests, 3 * requests)
 }
 
 /// Requests that were paired with their responses so far, and rows in these. Rows are counted a moment after the first request.
-fn counted(agent: &Agent<'_>) -> (u64, u64) {
+pub(super) fn counted(agent: &Agent<'_>) -> (u64, u64) {
     let list = agent.json("/statements").unwrap();
     let mut rows = list.as_array().unwrap().iter();
     let row = rows.find(|row| row["table"] == "orders");
@@ -45,7 +44,7 @@ fn counted(agent: &Agent<'_>) -> (u64, u64) {
     })
 }
 
-fn shows_it_read(agent: &Agent<'_>, c: &Conversation) {
+pub(super) fn shows_it_read(agent: &Agent<'_>, c: &Conversation) {
     let client = c.client.local_addr().unwrap().to_string();
     let shown = || {
         let flows = agent.json("/flows").unwrap();
@@ -494,60 +493,4 @@ fn rss_mib(pid: u32) -> u64 {
         .unwrap();
     let kib: u64 = rss.trim().trim_end_matches(" kB").parse().unwrap();
     kib / 1024
-}
-
-#[test]
-fn whoever_needs_the_agent_has_to_connect_again_and_is_counted() {
-    host(|host| {
-        let mut c = begin(host, 4);
-        host.policy(&policy("path = \"inline\"", STATS));
-        let waits = "underpass_observed_not_adopted{reason=\"needs_agent\"}";
-        let said = |file: &Path| {
-            let config = Config::load(file).unwrap();
-            let cgroup = host.sandbox.cgroup.path();
-            let findings = || doctor::running(&config.policy, Some(cgroup), &[], true);
-            let findings = host.sandbox.server(findings).unwrap().into_iter();
-            findings.map(|found| found.detail).collect::<Vec<_>>()
-        };
-        let file = host.agent.file();
-        let nobody = "0 can be read where they are";
-        let again = "1 cannot be read: their rule needs the bytes, so they have to connect again";
-        assert_eq!(said(&file), [nobody, again]);
-        eventually("it is counted", || host.agent.metric(waits).unwrap() == 1.0);
-        asks(&mut c, 4, 2);
-        assert_eq!(counted(&host.agent), (0, 0));
-        host.policy(&policy(
-            "uid = [4711]\nfail = \"open\"\npath = \"tap\"",
-            STATS,
-        ));
-        eventually("it is not counted any more", || {
-            host.agent.metric(waits).unwrap() == 0.0
-        });
-        assert_eq!(said(&file), [nobody]);
-        assert_eq!(host.metric("observed_adopted", "rule=\"r\""), 0);
-        c.ends();
-    });
-}
-
-#[test]
-fn nothing_is_adopted_that_nobody_wants() {
-    host_with("adopt = false", |host| {
-        let mut c = begin(host, 4);
-        host.policy(&taps());
-        asks(&mut c, 4, 2);
-        assert_eq!(counted(&host.agent), (0, 0));
-        assert_eq!(host.agent.metric("underpass_tap_flows").unwrap(), 0.0);
-        let said = |adopts| {
-            let config = Config::load(&host.agent.file()).unwrap();
-            let cgroup = host.sandbox.cgroup.path();
-            let findings = || doctor::running(&config.policy, Some(cgroup), &[], adopts);
-            let findings = host.sandbox.server(findings).unwrap().into_iter();
-            findings.map(|found| found.detail).collect::<Vec<_>>()
-        };
-        let left = "1 are left alone until they connect again: `adopt = false`";
-        assert_eq!(said(false), [left]);
-        // As the kernel lets it a connection of the asker's own.
-        assert_eq!(said(true), ["1 can be read where they are"]);
-        c.ends();
-    });
 }

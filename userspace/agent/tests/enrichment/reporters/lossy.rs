@@ -3,6 +3,9 @@
 
 use std::net::TcpStream;
 
+use cassandra_protocol::compression::Compression as Codec;
+use cql::Compression;
+use cql_edit::in_segments_of;
 use dataplane::probe_traffic::Random;
 use sandbox::{Agent, Faults, stay_on_one_processor};
 use socket2::SockRef;
@@ -14,10 +17,61 @@ const BAD: Faults = Faults {
     lost: 10,
     doubled: 10,
     held: 20,
+    late: 2,
 };
 /// Requests that are asked at once, each on a stream of its own.
 const STREAMS: i16 = 16;
 const TURNS: u64 = 40;
+
+/// Connections by IP version, protocol version, compression, and how packets are cut.
+const ROWS: [(Family, u8, Option<Codec>, Link); 4] = [
+    (Family::V4, 4, None, Link::Large),
+    (Family::V6, 5, None, Link::Small),
+    (Family::V6, 4, Some(Codec::Lz4), Link::Jumbo),
+    (Family::V4, 5, Some(Codec::Lz4), Link::Large),
+];
+
+/// How a sender's host cuts what TCP gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// Packets of up to 64 KiB (GSO), at an MTU of 1,500 bytes.
+    Large,
+    /// Packets of 1,500 bytes.
+    Small,
+    /// Packets of 9,000 bytes.
+    Jumbo,
+}
+
+impl Link {
+    fn options(self) -> [&'static str; 4] {
+        match self {
+            Self::Large => ["mtu", "1500", "gso_max_segs", "65535"],
+            Self::Small => ["mtu", "1500", "gso_max_segs", "1"],
+            Self::Jumbo => ["mtu", "9000", "gso_max_segs", "1"],
+        }
+    }
+}
+
+/// A frame as it travels once STARTUP has been answered.
+fn framed(version: u8, codec: Option<Codec>, frame: &[u8]) -> Vec<u8> {
+    match (version, codec) {
+        (5.., None) => in_segments_of(Compression::None, frame),
+        (5.., Some(_)) => in_segments_of(Compression::Lz4, frame),
+        (_, None) => frame.to_vec(),
+        (_, Some(codec)) => {
+            let (header, body) = frame.split_at(9);
+            let body = codec.encode(body).unwrap();
+            let length = (body.len() as u32).to_be_bytes();
+            [
+                &[header[0], header[1] | 1],
+                &header[2..5],
+                &length,
+                &body[..],
+            ]
+            .concat()
+        }
+    }
+}
 
 /// The rows of the response on a stream: another number on each.
 fn rows_on(stream: i16) -> i32 {
@@ -43,15 +97,16 @@ fn send(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8], random: &mut Ran
 }
 
 /// Asks on all streams at once, and is answered in another order.
-fn turn(c: &Conversation, version: u8, random: &mut Random) {
+fn turn(c: &Conversation, version: u8, codec: Option<Codec>, random: &mut Random) {
     let asked = (0..STREAMS).map(|stream| {
         let padding = " ".repeat(random.below(3_000));
         let text = format!("SELECT v FROM shop.t{stream} /*{padding}*/");
-        c.wrap(&query(version, stream, &text))
+        framed(version, codec, &query(version, stream, &text))
     });
     let asked = asked.collect::<Vec<_>>().concat();
     let answered = (0..STREAMS).rev();
-    let answered = answered.map(|stream| c.wrap(&rows(version, stream, rows_on(stream))));
+    let answered =
+        answered.map(|stream| framed(version, codec, &rows(version, stream, rows_on(stream))));
     let answered = answered.collect::<Vec<_>>().concat();
     send(&c.client, &c.server, &asked, random);
     send(&c.server, &c.client, &answered, random);
@@ -78,15 +133,16 @@ fn all_are_counted(agent: &Agent<'_>) {
     assert_eq!(gaps.unwrap_or(0.0), 0.0);
 }
 
-/// Two agents start, and what is lost is sent again a fifth of a second later: it takes seconds.
+/// An agent starts for each row, and what is lost is sent again a fifth of a second later: it takes seconds.
 #[test]
 fn what_the_network_does_to_packets_is_healed() {
     stay_on_one_processor().unwrap();
     let (hosts, wire) = Hosts::with_wire(1);
-    for (family, version, segments) in [(Family::V4, 4, "65535"), (Family::V6, 5, "1")] {
+    for (family, version, codec, link) in ROWS {
+        wire.set([Faults::default(); 2]);
         for netns in [&hosts.app.netns, &hosts.database] {
-            let offload = ["link", "set", "veth", "gso_max_segs", segments];
-            netns.ip(&offload).unwrap();
+            let set = ["link", "set", "veth"];
+            netns.ip(&[&set[..], &link.options()].concat()).unwrap();
         }
         wire.set([BAD, BAD]);
         let listener = hosts.listen(Distance::There, family);
@@ -106,17 +162,20 @@ fn what_the_network_does_to_packets_is_healed() {
             end.set_nodelay(true).unwrap();
             end.set_read_timeout(Some(3 * PATIENCE)).unwrap();
         }
-        c.client_sends(&startup(version, &[("CQL_VERSION", "3.0.0")]));
+        let options = [("CQL_VERSION", "3.0.0"), ("COMPRESSION", "lz4")];
+        c.client_sends(&startup(
+            version,
+            &options[..1 + usize::from(codec.is_some())],
+        ));
         c.server_sends(&ready(version));
-        c.in_segments = version >= 5;
         let mut random = Random::new(9);
         for _ in 0..TURNS {
-            turn(&c, version, &mut random);
+            turn(&c, version, codec, &mut random);
         }
         all_are_counted(&agent);
         // It ends in the middle of a frame.
         c.client
-            .write_all(&c.wrap(&query(version, 1, SELECT))[..20])
+            .write_all(&framed(version, codec, &query(version, 1, SELECT))[..20])
             .unwrap();
         SockRef::from(&c.client)
             .set_linger(Some(Duration::ZERO))
@@ -128,7 +187,9 @@ fn what_the_network_does_to_packets_is_healed() {
     }
     let happened = wire.carried();
     assert!(
-        happened.iter().all(|way| way.lost > 0 && way.held > 0),
+        happened
+            .iter()
+            .all(|way| way.lost > 0 && way.held > 0 && way.late > 0),
         "{happened:?}"
     );
 }

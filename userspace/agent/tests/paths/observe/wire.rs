@@ -15,17 +15,20 @@ const BAD: Faults = Faults {
     lost: 10,
     doubled: 10,
     held: 20,
+    late: 0,
 };
 const DOUBLED: Faults = Faults {
     lost: 0,
     doubled: 200,
     held: 0,
+    late: 0,
 };
 /// Both directions of a wire without faults.
 const CLEAN: [Faults; 2] = [Faults {
     lost: 0,
     doubled: 0,
     held: 0,
+    late: 0,
 }; 2];
 /// Ethernet's header and its largest packet.
 const LARGEST_FRAME: usize = 1_514;

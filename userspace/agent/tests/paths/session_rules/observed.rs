@@ -142,6 +142,70 @@ fn each_user_meets_the_outcome_of_his_rule() {
     });
 }
 
+/// Two rules that read nothing of what follows the handshake: `s`, with this, and `rest`.
+fn observes(session: &str) -> String {
+    policy(session, "observe", "observe").replace("fail = \"closed\"\n", "")
+}
+
+/// By copies of its handshake a connection meets `rule`, and nobody is in between.
+fn is_decided(host: &Host<'_>, session: &str, rule: &str, says: impl FnOnce(&mut Conversation)) {
+    host.policy(&observes(session));
+    let mut c = host.connect();
+    assert!(c.is_direct());
+    says(&mut c);
+    let told = || host.flow(&c);
+    eventually("it is decided", || told()["action"] == "observe");
+    let flow = told();
+    assert_eq!(flow["rule"], rule, "{session}: {flow}");
+    c.ends();
+}
+
+#[test]
+fn every_key_decides_by_copies() {
+    host(|host| {
+        for version in [4, 5] {
+            for (key, holds, misses) in KEYS {
+                for (value, rule) in [(holds, "s"), (misses, "rest")] {
+                    let value = value.replace("VERSION", &format!("v{version}"));
+                    is_decided(host, &format!("{key} = [{value}]"), rule, |c| {
+                        converse(c, version);
+                    });
+                }
+            }
+            for (value, rule) in [("false", "s"), ("true", "rest")] {
+                is_decided(host, &format!("tls = {value}"), rule, |c| {
+                    converse(c, version)
+                });
+            }
+        }
+        for (version, compression) in COMPRESSED {
+            for (key, holds, misses) in [
+                ("user", "alice", "bob"),
+                ("keyspace", "shop", "other"),
+                ("compression", compression.as_str().unwrap(), "none"),
+            ] {
+                for (value, rule) in [(holds, "s"), (misses, "rest")] {
+                    is_decided(host, &format!("{key} = [\"{value}\"]"), rule, |c| {
+                        converse_compressed(c, version, compression);
+                    });
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_encrypted_is_decided_by_copies() {
+    let hello = b"\x16\x03\x01\x00\x05hello";
+    host(|host| {
+        for (value, rule) in [("true", "s"), ("false", "rest")] {
+            is_decided(host, &format!("tls = {value}"), rule, |c| {
+                c.client_sends(hello)
+            });
+        }
+    });
+}
+
 #[test]
 fn check_says_who_is_observed_and_why_a_rule_cannot() {
     let folder = tempfile::tempdir().unwrap();

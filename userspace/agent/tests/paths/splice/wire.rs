@@ -18,6 +18,7 @@ const BAD: Faults = Faults {
     lost: 10,
     doubled: 20,
     held: 150,
+    late: 0,
 };
 
 /// Every one of which both sides hear the end: a reset is not sent again when it is lost, and who only
