@@ -87,7 +87,7 @@ const SOAKS: &[Soak] = &[
     },
     Soak {
         program: "enrichment",
-        tests: &["reporters::adopted::thousands_of_running_connections_are_read_within_seconds"],
+        tests: &["reporters::thousands::running_connections_are_read_within_seconds"],
         load: ("UNDERPASS_RUNNING", "10000"),
         round: None,
         is_timed: true,

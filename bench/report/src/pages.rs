@@ -61,10 +61,22 @@ pub fn experiments(run: &Run) -> Vec<(String, String)> {
         let mut page = Page::titled(&experiment.id);
         experiment::origin(&mut page, experiment);
         experiment::section(&mut page, experiment);
+        long_legs(&mut page, experiment);
         page.markdown("[All results](../README.md), with the machine and the settings.");
         (file_name(experiment), page.end())
     });
     pages.collect()
+}
+
+/// Says where paths stand with short legs that are here with long ones alone.
+fn long_legs(page: &mut Page, experiment: &Experiment) {
+    let has = |name: &str| experiment.series.iter().any(|s| s.path == name);
+    if has("fold") && !has("fold-short-both") {
+        page.markdown(
+            "Legs are long under `stats`, which travels as `enrich` does, and under `fold`: [enrichment](../enrichment.md) has \
+             `fold` with short ones, for clients whose sockets do not block.",
+        );
+    }
 }
 
 /// The name of an experiment's page: nothing in an id leads out of the folder.

@@ -311,28 +311,29 @@ fn where_there_is_no_position_the_reason_is_told() {
     assert_eq!(unread(&flow), NoPosition::Undecodable(Undecodable::Tls));
 }
 
-/// Compressed bodies are read if the decoder has seen how they are compressed.
+/// How bodies are compressed the decoder has seen, or it recognises by the first one.
 #[test]
-fn compressed_bodies_are_read_where_it_was_seen_how() {
+fn compressed_bodies_are_read_whoever_has_seen_how() {
     for algorithm in [Compression::Lz4, Compression::Snappy] {
         let kind = kind(4, algorithm);
         let unread = Flow::of(kind).decoder.unread().unwrap();
         let carried = Unread::at(unread.requests, unread.responses).unwrap();
-        let anomaly = vec![Anomaly::CompressedBody];
-        for (unread, expected, anomalies) in [
-            (unread, "select k t", vec![]),
-            (carried, "query - -", anomaly),
-        ] {
+        for from in [unread, carried] {
             let mut flow = Flow::new(4);
-            flow.decoder = FlowDecoder::join(Default::default(), unread);
+            flow.decoder = FlowDecoder::join(Default::default(), from);
             let text = query(4, "SELECT a FROM k.t", None);
             flow.requests(&kind.sent(0, 1, QUERY, &text));
-            assert_eq!(flow.recorder.anomalies(), anomalies);
+            assert_eq!(flow.recorder.anomalies(), []);
             flow.response(1, RESULT, &[0, 0, 0, 1]);
-            assert_eq!(flow.recorder.statements(), [expected]);
+            assert_eq!(flow.recorder.statements(), ["select k t"]);
             let again = flow.decoder.unread().unwrap();
-            assert_eq!(again, unread, "and it stays known, or not");
+            assert_eq!(again.compression(), unread.compression(), "it is known");
         }
+        // What is neither stays what it is.
+        let mut flow = Flow::new(4);
+        flow.decoder = FlowDecoder::join(Default::default(), carried);
+        flow.requests(&frame(4, 1, 1, QUERY, b"\x05nothing that is compressed"));
+        assert_eq!(flow.recorder.anomalies(), [Anomaly::CompressedBody]);
     }
 }
 

@@ -39,7 +39,7 @@ pub fn edge(data: &[u8]) {
     let found = Found::of(&frame).filter(|found| found.header_end <= first.len());
     let is_plain = seen.kind == TCP && u32::from(seen.oddity) == abi::EDGE_OTHER;
     match found {
-        Some(found) => found.is_seen(&seen, is_plain),
+        Some(found) => found.holds_for(&seen, is_plain),
         None => assert!(!is_plain, "it would be forwarded: {seen:?}"),
     }
 }
@@ -106,7 +106,8 @@ impl Found {
         })
     }
 
-    fn is_seen(&self, seen: &Parsed, is_plain: bool) {
+    /// Holds what the program sees to what the library has found.
+    fn holds_for(&self, seen: &Parsed, is_plain: bool) {
         assert_eq!(seen.kind, TCP, "{self:?}, {seen:?}");
         let tuple = seen.tuple;
         let ports = [tuple.sport_be, tuple.dport_be].map(u16::from_be);

@@ -30,7 +30,7 @@ unsafe extern "C" {
     fn up_host_parse(bytes: *const u8, first: u32, n: u32, out: *mut Parsed) -> u32;
 }
 
-/// What the edge's program sees of a frame: `struct up_host_parsed` of `kernel/edge.c`.
+/// A frame as the edge's program sees it: `struct up_host_parsed` of `kernel/edge.c`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Parsed {

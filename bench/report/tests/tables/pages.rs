@@ -20,3 +20,21 @@ fn the_index_links_a_page_for_each_experiment() {
     }
     assert!(index.contains("- [Bars](bars.md)"));
 }
+
+#[test]
+fn a_page_says_where_paths_with_short_legs_are() {
+    let mut run = run(1);
+    let page = |run: &report::Run| {
+        let pages = pages::experiments(run);
+        let of_it = pages.into_iter().find(|(name, _)| name == "node-raw.md");
+        of_it.unwrap().1
+    };
+    assert!(!page(&run).contains("enrichment.md"));
+    for (path, says) in [("fold", true), ("fold-short-both", false)] {
+        let experiment = experiment_mut(&mut run, "node-raw");
+        let mut series = experiment.series[0].clone();
+        series.path = path.into();
+        experiment.series.push(series);
+        assert_eq!(page(&run).contains("](../enrichment.md)"), says, "{path}");
+    }
+}

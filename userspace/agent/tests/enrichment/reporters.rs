@@ -15,6 +15,7 @@ mod slow;
 mod tail;
 mod tap_reader;
 mod tapped;
+mod thousands;
 mod top;
 
 use std::{
@@ -25,6 +26,9 @@ use std::{
     time::Duration,
 };
 
+use cassandra_protocol::compression::Compression as Codec;
+use cql::Compression;
+use cql_edit::in_segments_of;
 use sandbox::run_in;
 use serde_json::{Value, json};
 
@@ -54,6 +58,27 @@ fn begin(host: &Host<'_>, version: u8) -> Conversation {
     c.server_sends(&ready(version));
     c.in_segments = version >= 5;
     c
+}
+
+/// A frame as it travels once STARTUP has been answered.
+fn framed(version: u8, codec: Option<Codec>, frame: &[u8]) -> Vec<u8> {
+    match (version, codec) {
+        (5.., None) => in_segments_of(Compression::None, frame),
+        (5.., Some(_)) => in_segments_of(Compression::Lz4, frame),
+        (_, None) => frame.to_vec(),
+        (_, Some(codec)) => {
+            let (header, body) = frame.split_at(9);
+            let body = codec.encode(body).unwrap();
+            let length = (body.len() as u32).to_be_bytes();
+            [
+                &[header[0], header[1] | 1],
+                &header[2..5],
+                &length,
+                &body[..],
+            ]
+            .concat()
+        }
+    }
 }
 
 const SELECT: &str = "SELECT v FROM shop.orders WHERE id = 1";

@@ -60,7 +60,7 @@ fn converse(c: &mut Conversation, version: u8) {
     c.server_sends(&void(version, 4));
 }
 
-/// What a session tells of itself, with values that hold for [`converse`], and values that do not.
+/// Keys of a session, with values that hold for [`converse`], and values that do not.
 const KEYS: [(&str, &str, &str); 7] = [
     ("user", "\"alice\"", "\"bob\""),
     ("keyspace", "\"shop\"", "\"other\""),
@@ -131,7 +131,7 @@ const COMPRESSED: [(u8, Compression); 3] = [
     (5, Compression::Lz4),
 ];
 
-/// The same as [`converse`] says, compressed.
+/// All that [`converse`] says, compressed.
 fn converse_compressed(c: &mut Conversation, version: u8, compression: Compression) {
     let option = ("COMPRESSION", compression.as_str().unwrap());
     let sent = |frame: &[u8]| compressed(version, compression, frame);

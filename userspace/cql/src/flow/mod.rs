@@ -71,8 +71,8 @@ impl FlowDecoder {
 
     /// A decoder for a flow that was left as `unread` and has been followed since. In each direction it
     /// begins with the next frame. A response without a request here was asked for before, so it is no
-    /// anomaly. The flow's keyspace is not known. Compressed bodies are read only if `unread` came from
-    /// a decoder, which knew the compression.
+    /// anomaly. The flow's keyspace is not known. Compressed bodies are read if `unread` came from
+    /// a decoder, which knew the compression, and otherwise from the first one on that is seen whole, by which it is recognised.
     ///
     /// If what comes is no frame, the flow is [`Undecodable::Lost`].
     pub fn join(prepared: PreparedAt, unread: Unread) -> Self {

@@ -15,7 +15,7 @@ const AIM: f64 = 0.9;
 const ENOUGH: f64 = 0.7;
 /// So many times the flows are read then. With [`ENOUGH`] it still fits if all flows are alike.
 const BACK: f64 = 1.25;
-/// What was used beyond the budget is saved again before other flows are read, up to so many seconds of the budget. A flow that exceeds
+/// The most that is saved before other flows are read, of what was used beyond the budget: so many seconds of it. A flow that exceeds
 /// the budget by itself would otherwise be read in one of a few seconds.
 const MOST_OWED_SECONDS: f64 = 10.0;
 

@@ -9,7 +9,6 @@ use std::{
 };
 
 use dataplane::NotAdopted;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sandbox::{Agent, Netns, Resident, Sandbox, run_in};
 
 use super::*;
@@ -84,6 +83,39 @@ fn a_running_connection_is_read_from_its_next_frame_on() {
         eventually("their ends are told", || {
             host.agent.metric("underpass_tap_flows").unwrap() == 0.0
         });
+    });
+}
+
+/// How it compresses, its handshake has said, which nobody has read.
+#[test]
+fn a_running_connection_that_compresses_is_read_from_its_next_frame_on() {
+    host(|host| {
+        for (version, codec) in [(4, Codec::Lz4), (4, Codec::Snappy), (5, Codec::Lz4)] {
+            host.policy("");
+            let mut c = host.connect();
+            let options = [("COMPRESSION", codec.as_str().unwrap())];
+            c.client_sends(&startup(version, &options));
+            c.server_sends(&ready(version));
+            let asks = |c: &mut Conversation, times: usize| {
+                for _ in 0..times {
+                    let asked = query(version, 1, SELECT);
+                    c.client_sends(&framed(version, Some(codec), &asked));
+                    let answered = rows(version, 1, 3);
+                    c.server_sends(&framed(version, Some(codec), &answered));
+                }
+            };
+            asks(&mut c, 3);
+            let (before, _) = counted(&host.agent);
+            host.policy(&taps());
+            host.finds(&c);
+            asks(&mut c, 11);
+            let row = format!("v{version} {codec:?}");
+            eventually(&row, || are_paired(&host.agent, before + 10));
+            c.ends();
+            eventually("its end is told", || {
+                host.agent.metric("underpass_tap_flows").unwrap() == 0.0
+            });
+        }
     });
 }
 
@@ -427,70 +459,4 @@ fn no_application_notices_how_often_the_agent_dies() {
         let most = unseen_p99.mul_f64(P99_AT_MOST);
         assert!(p99 <= most, "{p99:?}, without the tap {unseen_p99:?}");
     }
-}
-
-/// Running connections, unless UNDERPASS_RUNNING says otherwise: `cargo xtask soak` has ten thousand, or as many
-/// as this process may have both ends of, which are nine thousand at least.
-const RUNNING: usize = 1_000;
-
-/// All of the least number of them are read after this time. For others that is not asserted, because tests share processors.
-const ADOPTED_WITHIN: (usize, Duration) = (9_000, Duration::from_secs(2));
-
-/// Memory of an agent that reads as many, without its program, of which a debug build has much.
-const MAX_RSS_MIB: u64 = 40;
-
-#[test]
-fn thousands_of_running_connections_are_read_within_seconds() {
-    let running = std::env::var("UNDERPASS_RUNNING");
-    let running = running.map_or(RUNNING, |n| n.parse().unwrap());
-    let wanted = running.min(ADOPTED_WITHIN.0);
-    let running = running.min(most_connections());
-    assert!(running >= wanted, "RLIMIT_NOFILE allows {running} only");
-    host(|host| {
-        host.policy("");
-        let all: Vec<Conversation> = (0..running).map(|_| host.connect()).collect();
-        let began = Instant::now();
-        host.policy(&taps());
-        let adopted = || {
-            host.agent
-                .metric("underpass_observed_adopted_total{rule=\"r\"}")
-        };
-        eventually("all are adopted", || {
-            adopted().unwrap_or(0.0) == running as f64
-        });
-        let took = began.elapsed();
-        let flows = host.agent.json("/flows").unwrap();
-        let (least, within) = ADOPTED_WITHIN;
-        let listed = began.elapsed();
-        eprintln!("{running} running connections: adopted after {took:?}, listed after {listed:?}");
-        assert_eq!(flows.as_array().unwrap().len(), running);
-        let rss = rss_mib(host.agent.pid());
-        // A bar that is missed is told, too.
-        if running > RUNNING {
-            let adopted_us = took.as_micros() as u64;
-            let found = json!({ "connections": running, "adopted_us": adopted_us, "rss_mib": rss });
-            sandbox::soaked::keep("running", found);
-        }
-        assert!(running < least || took <= within, "{took:?}");
-        assert!(rss <= MAX_RSS_MIB, "{rss} MiB");
-        drop(all);
-    });
-}
-
-/// Connections of which this process can have both ends, beside what else it has open.
-fn most_connections() -> usize {
-    const OTHERS: u64 = 1_000;
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
-    usize::try_from((hard - OTHERS) / 2).unwrap()
-}
-
-fn rss_mib(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let mut lines = status.lines();
-    let rss = lines
-        .find_map(|line| line.strip_prefix("RssAnon:"))
-        .unwrap();
-    let kib: u64 = rss.trim().trim_end_matches(" kB").parse().unwrap();
-    kib / 1024
 }

@@ -4,8 +4,6 @@
 use std::net::TcpStream;
 
 use cassandra_protocol::compression::Compression as Codec;
-use cql::Compression;
-use cql_edit::in_segments_of;
 use dataplane::probe_traffic::Random;
 use sandbox::{Agent, Faults, stay_on_one_processor};
 use socket2::SockRef;
@@ -48,27 +46,6 @@ impl Link {
             Self::Large => ["mtu", "1500", "gso_max_segs", "65535"],
             Self::Small => ["mtu", "1500", "gso_max_segs", "1"],
             Self::Jumbo => ["mtu", "9000", "gso_max_segs", "1"],
-        }
-    }
-}
-
-/// A frame as it travels once STARTUP has been answered.
-fn framed(version: u8, codec: Option<Codec>, frame: &[u8]) -> Vec<u8> {
-    match (version, codec) {
-        (5.., None) => in_segments_of(Compression::None, frame),
-        (5.., Some(_)) => in_segments_of(Compression::Lz4, frame),
-        (_, None) => frame.to_vec(),
-        (_, Some(codec)) => {
-            let (header, body) = frame.split_at(9);
-            let body = codec.encode(body).unwrap();
-            let length = (body.len() as u32).to_be_bytes();
-            [
-                &[header[0], header[1] | 1],
-                &header[2..5],
-                &length,
-                &body[..],
-            ]
-            .concat()
         }
     }
 }

@@ -68,7 +68,7 @@ fn whoever_needs_the_agent_has_to_connect_again_and_is_counted() {
     });
 }
 
-/// Whoever has sent a descriptor, and closed its own, leaves it to nobody until it is taken.
+/// A descriptor that was sent, and closed by the sender, is nobody's until it is taken.
 #[test]
 fn a_connection_that_no_process_has_open_is_counted_and_read_later() {
     host(|host| {

@@ -429,35 +429,67 @@ fn a_flow_whose_end_was_lost_is_found_though_nothing_comes_any_more() {
     });
 }
 
+/// Where the programs are attached that read packets.
+const SKB_HOOKS: [&str; 2] = ["cgroup_inet_ingress", "cgroup_inet_egress"];
+
+/// Where programs are attached at a cgroup.
+fn attached(cgroup: &Path) -> Vec<String> {
+    let shown = Command::new("/usr/sbin/bpftool")
+        .args(["--json", "cgroup", "show"])
+        .arg(cgroup)
+        .output()
+        .unwrap();
+    // Of a cgroup that has none it says nothing.
+    let programs: Vec<Value> = serde_json::from_slice(&shown.stdout).unwrap_or_default();
+    let hooks = programs.iter().map(|program| &program["attach_type"]);
+    hooks
+        .map(|hook| hook.as_str().unwrap().to_owned())
+        .collect()
+}
+
 #[test]
-fn the_agents_death_is_not_noticed() {
-    let sandbox = Sandbox::new().unwrap();
-    let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
-    let listener = listener.unwrap().unwrap();
-    let port = listener.local_addr().unwrap().port().to_string();
-    let rules = tapped("tap", "{ transform = \"stats\" }").replace("PORT", &port);
-    let netns = Some(&sandbox.netns);
-    let mut agent = Agent::start(Path::new(BINARY), netns, &sandbox.cgroup, "", &rules).unwrap();
-    let connect = || {
-        let to = listener.local_addr().unwrap();
-        let client = sandbox.client(|| TcpStream::connect(to));
-        Conversation {
-            client: client.unwrap().unwrap(),
-            server: accept(&listener).0,
-            in_segments: false,
+fn the_agents_end_is_not_noticed_and_takes_its_programs_along() {
+    for is_killed in [true, false] {
+        let sandbox = Sandbox::new().unwrap();
+        let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+        let listener = listener.unwrap().unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let rules = tapped("tap", "{ transform = \"stats\" }").replace("PORT", &port);
+        let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
+        let mut agent = Agent::start(Path::new(BINARY), netns, cgroup, "", &rules).unwrap();
+        let connect = || {
+            let to = listener.local_addr().unwrap();
+            let client = sandbox.client(|| TcpStream::connect(to));
+            Conversation {
+                client: client.unwrap().unwrap(),
+                server: accept(&listener).0,
+                in_segments: false,
+            }
+        };
+        let mut before = connect();
+        before.client_sends(&startup(4, &[("CQL_VERSION", "3.0.0")]));
+        before.server_sends(&ready(4));
+        eventually("it is read", || {
+            agent.metric("underpass_tap_flows").unwrap() == 1.0
+        });
+        let hooks = attached(cgroup.path());
+        for hook in SKB_HOOKS {
+            assert!(hooks.iter().any(|attached| attached == hook), "{hooks:?}");
         }
-    };
-    let mut before = connect();
-    before.client_sends(&startup(4, &[("CQL_VERSION", "3.0.0")]));
-    before.server_sends(&ready(4));
-    eventually("it is read", || {
-        agent.metric("underpass_tap_flows").unwrap() == 1.0
-    });
-    agent.kill().unwrap();
-    // Neither the connection nor a new one notices.
-    for mut c in [before, connect()] {
-        c.client_sends(&query(4, 1, SELECT));
-        c.server_sends(&void(4, 1));
-        c.ends();
+        match is_killed {
+            true => agent.kill().unwrap(),
+            false => assert!(agent.stop().unwrap().success()),
+        }
+        // Of a dead agent those of `connect()` stay, which say what becomes of new connections.
+        let stay = |hook: &String| is_killed && !SKB_HOOKS.contains(&hook.as_str());
+        eventually("nothing else is attached", || {
+            attached(cgroup.path()).iter().all(stay)
+        });
+        // Neither the connection nor a new one notices.
+        for mut c in [before, connect()] {
+            c.client_sends(&query(4, 1, SELECT));
+            c.server_sends(&void(4, 1));
+            c.ends();
+        }
     }
 }

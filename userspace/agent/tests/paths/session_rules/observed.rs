@@ -147,8 +147,8 @@ fn observes(session: &str) -> String {
     policy(session, "observe", "observe").replace("fail = \"closed\"\n", "")
 }
 
-/// By copies of its handshake a connection meets `rule`, and nobody is in between.
-fn is_decided(host: &Host<'_>, session: &str, rule: &str, says: impl FnOnce(&mut Conversation)) {
+/// Has copies of a handshake decide: the connection meets `rule`, and nobody is in between.
+fn decides(host: &Host<'_>, session: &str, rule: &str, says: impl FnOnce(&mut Conversation)) {
     host.policy(&observes(session));
     let mut c = host.connect();
     assert!(c.is_direct());
@@ -167,13 +167,13 @@ fn every_key_decides_by_copies() {
             for (key, holds, misses) in KEYS {
                 for (value, rule) in [(holds, "s"), (misses, "rest")] {
                     let value = value.replace("VERSION", &format!("v{version}"));
-                    is_decided(host, &format!("{key} = [{value}]"), rule, |c| {
+                    decides(host, &format!("{key} = [{value}]"), rule, |c| {
                         converse(c, version);
                     });
                 }
             }
             for (value, rule) in [("false", "s"), ("true", "rest")] {
-                is_decided(host, &format!("tls = {value}"), rule, |c| {
+                decides(host, &format!("tls = {value}"), rule, |c| {
                     converse(c, version)
                 });
             }
@@ -185,7 +185,7 @@ fn every_key_decides_by_copies() {
                 ("compression", compression.as_str().unwrap(), "none"),
             ] {
                 for (value, rule) in [(holds, "s"), (misses, "rest")] {
-                    is_decided(host, &format!("{key} = [\"{value}\"]"), rule, |c| {
+                    decides(host, &format!("{key} = [\"{value}\"]"), rule, |c| {
                         converse_compressed(c, version, compression);
                     });
                 }
@@ -199,7 +199,7 @@ fn what_is_encrypted_is_decided_by_copies() {
     let hello = b"\x16\x03\x01\x00\x05hello";
     host(|host| {
         for (value, rule) in [("true", "s"), ("false", "rest")] {
-            is_decided(host, &format!("tls = {value}"), rule, |c| {
+            decides(host, &format!("tls = {value}"), rule, |c| {
                 c.client_sends(hello)
             });
         }
