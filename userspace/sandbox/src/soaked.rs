@@ -85,7 +85,7 @@ fn page(all: &Value) -> String {
     let machine = &all["deaths"];
     format!(
         "# The tap, soaked\n\n\
-         Made by `UPDATE_DOCS=1 cargo xtask soak --only observe_truth` and `--only adopted`, whose assertions are the bars; from \
+         Made by `UPDATE_DOCS=1 cargo xtask soak --only observe_truth`, `--only adopted` and `--only thousands`, whose assertions are the bars; from \
          `tapped.json`. {}, {} processors, which the agent (a debug build but where it is said), clients and database share.\n\n\
          ## An agent that dies\n\n\
          It was killed (SIGKILL) {} times while {} requests were asked on connections that it reads, and as many connections \
