@@ -122,6 +122,8 @@ mod tests {
         process,
     };
 
+    const TRIES: usize = 20;
+
     #[test]
     fn bytes_of_a_process_are_found() {
         let listener_socket = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -134,13 +136,17 @@ mod tests {
             remote: address,
         };
         assert!(connected(process::id()).unwrap().contains(&socket));
-        let before = Sockets::now().unwrap();
-        client.write_all(&[7; 10_000]).unwrap();
-        server.read_exact(&mut [0; 10_000]).unwrap();
-        let after = Sockets::now().unwrap();
-        // Both ends are ours: sent by one, received by the other. Other tests send, too.
-        assert!(after.since(&before, &[process::id()]) >= 20_000);
-        assert_eq!(after.since(&before, &[u32::MAX]), 0);
+        let mut passed = || {
+            let before = Sockets::now().unwrap();
+            client.write_all(&[7; 10_000]).unwrap();
+            server.read_exact(&mut [0; 10_000]).unwrap();
+            let after = Sockets::now().unwrap();
+            assert_eq!(after.since(&before, &[u32::MAX]), 0);
+            after.since(&before, &[process::id()])
+        };
+        // Both ends are ours: sent by one, received by the other. Other tests have sockets of this process, too: one that is closed
+        // meanwhile takes what it has counted along.
+        assert!((0..TRIES).any(|_| passed() >= 20_000));
     }
 
     #[test]

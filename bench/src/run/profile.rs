@@ -41,6 +41,8 @@ const SAMPLES_A_SECOND: &str = "1997";
 const PERF_STARTS: Duration = Duration::from_millis(300);
 /// The seconds of each path in which system calls are counted: apart from the samples, because counting costs each call something.
 const COUNT_SECONDS: f64 = 2.0;
+/// The tracepoints of single system calls, as tracefs has them.
+const EVENTS: &str = "/sys/kernel/tracing/events/syscalls";
 /// The event of all system calls together.
 const EVERY_CALL: &str = "raw_syscalls:sys_enter";
 /// The events of one system call each are called so, followed by its name.
@@ -92,12 +94,13 @@ pub fn take(
         // Ctrl-C is for us; it is told to end below.
         .process_group(0)
         .spawn()
+        .map(Perf)
         .context("perf")?;
     thread::sleep(PERF_STARTS);
     let generator = lane.generator.as_mut().context("not connected")?;
     let generator_pid = generator.pid();
     let worked = generator.work(SECONDS);
-    end(&mut perf)?;
+    perf.end()?;
     worked?;
     let calls = calls(lane, database_pids)?;
     let who = |pid: u32| match pid {
@@ -119,13 +122,26 @@ pub fn take(
     })
 }
 
-/// Ends a `perf` as ctrl-C does: it writes what it has.
-fn end(perf: &mut Child) -> anyhow::Result<()> {
-    if let Ok(pid) = i32::try_from(perf.id()) {
-        let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
+/// A `perf` that is ended, at the latest when this is dropped.
+struct Perf(Child);
+
+impl Perf {
+    /// Ends it as ctrl-C does: it writes what it has.
+    fn end(&mut self) -> anyhow::Result<()> {
+        if let Ok(pid) = i32::try_from(self.0.id()) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
+        }
+        self.0.wait()?;
+        Ok(())
     }
-    perf.wait()?;
-    Ok(())
+}
+
+impl Drop for Perf {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            let _ = self.end();
+        }
+    }
 }
 
 /// Counts the system calls for an operation of generator, proxy and database, by name.
@@ -140,6 +156,10 @@ fn calls(
         (Process::Proxy, &lane.proxy_pids),
         (Process::Database, database_pids),
     ];
+    // A machine without them has its profile all the same.
+    if !Path::new(EVENTS).exists() {
+        return Ok(BTreeMap::new());
+    }
     let scratch = tempfile::tempdir()?;
     let mut counting = Vec::new();
     for (process, pids) in all.into_iter().filter(|(_, pids)| !pids.is_empty()) {
@@ -149,10 +169,10 @@ fn calls(
     thread::sleep(PERF_STARTS);
     let worked = generator.work(COUNT_SECONDS);
     for (_, perf, _) in &mut counting {
-        end(perf)?;
+        perf.end()?;
     }
     let operations = worked?.ops().max(1) as f64;
-    let per_operation = |(process, _, file): (Process, Child, PathBuf)| {
+    let per_operation = |(process, _, file): (Process, Perf, PathBuf)| {
         let text = fs::read_to_string(&file).context("perf stat")?;
         let each = counted(&text).into_iter();
         let each = each.map(|(name, count)| (name, count as f64 / operations));
@@ -162,9 +182,11 @@ fn calls(
 }
 
 /// Begins to count the system calls of all threads of these processes, into a file.
-fn count(pids: &[u32], file: &Path) -> anyhow::Result<Child> {
+fn count(pids: &[u32], file: &Path) -> anyhow::Result<Perf> {
+    // Of an event that the kernel does not have `perf` counts none at all.
+    let exists = |name: &&&str| Path::new(EVENTS).join(format!("sys_enter_{name}")).exists();
     let named = CALLS.iter().flat_map(|(_, names)| names.iter());
-    let events = named.map(|name| format!("{ONE_CALL}{name}"));
+    let events = named.filter(exists).map(|name| format!("{ONE_CALL}{name}"));
     let events: Vec<String> = events.chain([EVERY_CALL.to_owned()]).collect();
     let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
     Command::new("perf")
@@ -181,10 +203,11 @@ fn count(pids: &[u32], file: &Path) -> anyhow::Result<Child> {
         .stderr(Stdio::null())
         .process_group(0)
         .spawn()
+        .map(Perf)
         .context("perf stat")
 }
 
-/// The counts that `perf stat` wrote, by the call's name. An event that the kernel does not have is left out.
+/// The counts that `perf stat` wrote, by the call's name.
 fn counted(text: &str) -> BTreeMap<String, u64> {
     let lines = text.lines().filter_map(|line| {
         let mut fields = line.split(',');

@@ -372,7 +372,7 @@ impl TappedFlows {
         }
         let before: Vec<RuleName> = self.budget.left_out().keys().cloned().collect();
         let used = used.saturating_sub(used_before).as_secs_f64() / passed.as_secs_f64();
-        let changed = self.budget.look(used, &loads);
+        let changed = self.budget.look(used, passed, &loads);
         let left_out = self.budget.left_out();
         // A rule's slot in the kernel may be another's by now.
         let set = match changed || !left_out.is_empty() {

@@ -90,16 +90,19 @@ fn write(mut to: &TcpStream, mut bytes: &[u8]) {
 /// Writes copies of a frame to a socket that does not block until it takes no more. Returns how many bytes it has taken.
 fn fill(mut to: &TcpStream, frame: &[u8]) -> usize {
     let block = frame.repeat((16 << 10) / frame.len());
-    let mut sent = 0;
-    let mut moved = Instant::now();
-    while moved.elapsed() < STANDSTILL {
+    let (mut sent, mut stood) = (0, None::<Instant>);
+    loop {
         match to.write(&block[sent % block.len()..]) {
-            Ok(n) => (sent, moved) = (sent + n, Instant::now()),
-            Err(e) if e.kind() == ErrorKind::WouldBlock => thread::yield_now(),
+            Ok(n) => (sent, stood) = (sent + n, None),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                if stood.get_or_insert_with(Instant::now).elapsed() > STANDSTILL {
+                    return sent;
+                }
+                thread::yield_now();
+            }
             Err(e) => panic!("{e}"),
         }
     }
-    sent
 }
 
 /// All that comes at a socket that does not block, and how that ends.

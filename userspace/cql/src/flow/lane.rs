@@ -4,7 +4,7 @@ use crate::fact::Fact;
 use crate::flow::event::{Frame, MAX_FRAME_BODY_BYTES, Sink};
 use crate::flow::state::{Flow, Stop};
 use crate::verdict::{CloseReason, Undecodable};
-use crate::wire::compress::{beginning, recognise};
+use crate::wire::compress::beginning;
 use crate::wire::compression::Compression;
 use crate::wire::header::{Flags, Header, RESPONSE_BIT, TLS_HANDSHAKE};
 use crate::wire::position::{FramePosition, Framing, NoPosition, Unread};
@@ -427,13 +427,18 @@ fn compressed_body<M: Meaning, S: Sink>(
     let mut plain = std::mem::take(&mut flow.plain);
     let is_whole = carried.len() == header.length as usize;
     // A decoder that joined has not heard what was agreed on.
-    if flow.compression == Fact::Open
-        && is_whole
-        && let Some(how) = recognise(carried)
-    {
-        flow.compression = Fact::Is(how);
+    let recognised;
+    let how = match &flow.compression {
+        Fact::Open => {
+            recognised = flow.recognised.by(carried, is_whole);
+            &recognised
+        }
+        known => known,
+    };
+    let read = beginning(how, carried, is_whole, wanted, &mut plain);
+    if read.is_none() {
+        flow.recognised.give_up();
     }
-    let read = beginning(&flow.compression, carried, is_whole, wanted, &mut plain);
     frame_passes::<M, S>(header, if read.is_some() { &plain } else { &[] }, sink);
     match read {
         Some(length) => {

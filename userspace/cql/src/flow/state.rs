@@ -8,6 +8,7 @@ use crate::flow::pending::{InFlight, Pending};
 use crate::flow::prepared::{PreparedAt, PreparedCache, Preparing};
 use crate::text::statement::Statements;
 use crate::verdict::{CloseReason, Undecodable, Verdict};
+use crate::wire::compress::Recognised;
 use crate::wire::compression::Compression;
 use crate::wire::header::StreamId;
 
@@ -44,6 +45,8 @@ pub(crate) struct Flow {
     pub(crate) preparing: Preparing,
     /// Not decoded from its beginning on: of some responses the request was not seen.
     pub(crate) joined: bool,
+    /// The compression of bodies, where nobody has heard it.
+    pub(crate) recognised: Recognised,
     /// Nobody has seen which extensions the flow began with.
     pub(crate) has_unseen_startup: bool,
     /// For a sink that asks.
@@ -77,6 +80,7 @@ impl Flow {
             prepared: PreparedCache::new(prepared),
             preparing: Preparing::default(),
             joined: false,
+            recognised: Recognised::default(),
             has_unseen_startup: false,
             detailing: None,
         }

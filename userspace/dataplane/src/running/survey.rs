@@ -108,7 +108,7 @@ pub struct Survey {
 pub(crate) struct Missed {
     /// The number of them.
     pub count: u64,
-    /// The first [`MAX_NAMED`] of them, in words: `192.0.2.1:40000 to 192.0.2.2:9042 of java`.
+    /// The first [`MAX_NAMED`] of them, in words: `192.0.2.1:40000 to 192.0.2.2:9042 of "java"`.
     pub named: Vec<String>,
 }
 
@@ -284,9 +284,7 @@ impl Side {
             false => self.connection.own,
             true => self.connection.peer,
         };
-        let of = owner.map_or_else(String::new, |owner| {
-            format!(" of {}", owner.name.escape_debug())
-        });
+        let of = owner.map_or_else(String::new, |owner| format!(" of {:?}", owner.name));
         format!("{client} to {}{of}", self.dialled())
     }
 

